@@ -218,7 +218,7 @@ func TestLostAnswerIsNotASecondRun(t *testing.T) {
 		if err != nil || x.Result.Stdout != "once\n" {
 			t.Fatalf("%+v, %v", x, err)
 		}
-		if all, err := world.Executions.List(t.Context(), "", engi.ExecutionFilter{}); err != nil || len(all) != 1 {
+		if all, err := world.Executions.List(t.Context(), engi.Everyone, engi.ExecutionFilter{}); err != nil || len(all) != 1 {
 			t.Errorf("%d runs, %v", len(all), err)
 		}
 	})
@@ -229,11 +229,11 @@ func TestLostKeyIsNotMadeTwice(t *testing.T) {
 		w := &wire{lose: func(r *http.Request) bool { return true }}
 		world, _ := direct(t, w, nil)
 		c := client.New("http://localhost", world.Admin, client.WithHTTPClient(&http.Client{Transport: w}))
-		before, _ := world.Keys.List(t.Context(), "", engi.Paging{})
+		before, _ := world.Keys.List(t.Context(), engi.Everyone, engi.Paging{})
 		if _, err := c.CreateKey(t.Context(), v1.KeyRequest{}); !client.IsKind(err, v1.Unavailable) {
 			t.Errorf("%v, want unavailable", err)
 		}
-		if after, _ := world.Keys.List(t.Context(), "", engi.Paging{}); len(after) != len(before)+1 {
+		if after, _ := world.Keys.List(t.Context(), engi.Everyone, engi.Paging{}); len(after) != len(before)+1 {
 			t.Errorf("%d keys were made, want the one whose answer was lost", len(after)-len(before))
 		}
 	})
@@ -288,7 +288,7 @@ func TestLeavingCancels(t *testing.T) {
 			if err := leave(t.Context(), c); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			all, err := world.Executions.List(t.Context(), "", engi.ExecutionFilter{})
+			all, err := world.Executions.List(t.Context(), engi.Everyone, engi.ExecutionFilter{})
 			if err != nil || len(all) != 1 || all[0].Result == nil || all[0].Result.Exit.Cause != engi.CauseCancelled {
 				t.Errorf("%s: the run is %+v, %v", name, all, err)
 			}

@@ -25,7 +25,7 @@ type attackCommand struct {
 }
 
 type attackRun struct {
-	Only    []string `help:"Groups of attacks: escape, wall, secrets, tenancy, exhaustion (default: all)." placeholder:"GROUP" sep:","`
+	Only    []string `help:"Groups of attacks: escape, egress, secrets, tenancy, exhaustion (default: all)." placeholder:"GROUP" sep:","`
 	Report  string   `help:"File to write a signed report to." placeholder:"FILE" type:"path"`
 	KeyFile string   `help:"Private key that signs the report, created if it is missing (default: attack.key in your configuration directory)." placeholder:"FILE" type:"path"`
 	Remote  bool     `help:"Treat the node as one on another machine, although its address looks local."`

@@ -212,7 +212,7 @@ func TestServiceCommands(t *testing.T) {
 	run(1, "", "sql", "shop", "-c", "select 1 as n", "--timeout", "soon")
 	run(1, "", "sql", "shop", "-c", "select 1 as n", "--service", "web")
 	run(0, "", "sql", "shop", "-c", "select $1 as n", "-s", "postgres", "--database", "d", "--max-rows", "7", "--max-bytes", "1MiB", "--timeout", "5s", "--", "7", "a b", "null", `{"a":"b"}`)
-	want := engi.Query{Owner: "ann", Workspace: "shop", Service: "postgres", Text: "select $1 as n", Database: "d", MaxRows: 7, MaxBytes: 1 << 20, Timeout: 5e9, Args: []any{json.Number("7"), "a b", nil, map[string]any{"a": "b"}}}
+	want := engi.Query{Viewer: "ann", Workspace: "shop", Service: "postgres", Text: "select $1 as n", Database: "d", MaxRows: 7, MaxBytes: 1 << 20, Timeout: 5e9, Args: []any{json.Number("7"), "a b", nil, map[string]any{"a": "b"}}}
 	if d := cmp.Diff(want, databases.asked); d != "" {
 		t.Error(d)
 	}

@@ -50,9 +50,9 @@ type Store interface {
 	// Update stores a run's state and replaces its messages from number n on.
 	Update(ctx context.Context, r Record, n int, messages []engi.Message) error
 	// Get returns a run, or NotFound.
-	Get(ctx context.Context, owner engi.Owner, id engi.RunID) (Record, error)
+	Get(ctx context.Context, viewer engi.Viewer, id engi.RunID) (Record, error)
 	// List returns runs, newest first.
-	List(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
+	List(ctx context.Context, viewer engi.Viewer, f Filter) ([]Record, error)
 	// Messages returns the messages of a run.
 	Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error)
 	// Delete deletes a run with its messages and results. It does nothing if
@@ -225,7 +225,7 @@ func (r *Runner) Agents() []engi.AgentSpec {
 // ready, and blocks until ctx ends. It then interrupts all runs, for the next
 // process to resume, and waits for them.
 func (r *Runner) Run(ctx context.Context, ready func()) error {
-	interrupted, err := r.opt.Store.List(ctx, "", Filter{Running: true})
+	interrupted, err := r.opt.Store.List(ctx, engi.Everyone, Filter{Running: true})
 	if err != nil {
 		return err
 	}
@@ -381,17 +381,17 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 }
 
 // Get implements [engi.Agents].
-func (r *Runner) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
-	rec, err := r.opt.Store.Get(ctx, owner, id)
+func (r *Runner) Get(ctx context.Context, viewer engi.Viewer, id engi.RunID) (engi.Run, error) {
+	rec, err := r.opt.Store.Get(ctx, viewer, id)
 	return rec.Run, err
 }
 
 // List implements [engi.Agents].
-func (r *Runner) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.Run, error) {
+func (r *Runner) List(ctx context.Context, viewer engi.Viewer, limit int) ([]engi.Run, error) {
 	if limit <= 0 {
 		limit = 100
 	}
-	all, err := r.opt.Store.List(ctx, owner, Filter{Limit: min(limit, 1000)})
+	all, err := r.opt.Store.List(ctx, viewer, Filter{Limit: min(limit, 1000)})
 	if err != nil {
 		return nil, err
 	}
@@ -403,24 +403,24 @@ func (r *Runner) List(ctx context.Context, owner engi.Owner, limit int) ([]engi.
 }
 
 // Messages implements [engi.Agents].
-func (r *Runner) Messages(ctx context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
-	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) Messages(ctx context.Context, viewer engi.Viewer, id engi.RunID) ([]engi.Message, error) {
+	if _, err := r.opt.Store.Get(ctx, viewer, id); err != nil {
 		return nil, err
 	}
 	return r.opt.Store.Messages(ctx, id)
 }
 
 // FullResult implements [engi.Agents].
-func (r *Runner) FullResult(ctx context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
-	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) FullResult(ctx context.Context, viewer engi.Viewer, id engi.RunID, call string) ([]byte, error) {
+	if _, err := r.opt.Store.Get(ctx, viewer, id); err != nil {
 		return nil, err
 	}
 	return r.opt.Results.GetResult(ctx, id, call)
 }
 
 // Cancel implements [engi.Agents].
-func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) error {
-	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
+func (r *Runner) Cancel(ctx context.Context, viewer engi.Viewer, id engi.RunID) error {
+	if _, err := r.opt.Store.Get(ctx, viewer, id); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -439,8 +439,8 @@ func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.RunID) er
 }
 
 // Delete implements [engi.RunDeleter].
-func (r *Runner) Delete(ctx context.Context, owner engi.Owner, id engi.RunID) error {
-	if err := r.Cancel(ctx, owner, id); err != nil {
+func (r *Runner) Delete(ctx context.Context, viewer engi.Viewer, id engi.RunID) error {
+	if err := r.Cancel(ctx, viewer, id); err != nil {
 		return err
 	}
 	if err := r.opt.Store.Delete(ctx, id); err != nil {

@@ -33,15 +33,15 @@ func ask[T any](ctx context.Context, agents engi.Agents, spec engi.RunSpec, part
 	if r, err = agents.Start(ctx, spec); err != nil {
 		return v, r, err
 	}
-	owner, id := spec.Owner, r.ID
+	viewer, id := spec.Owner.Viewer(), r.ID
 	defer func() {
 		if err != nil && r.State == engi.RunRunning {
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			_ = agents.Cancel(stop, owner, id)
+			_ = agents.Cancel(stop, viewer, id)
 			cancel()
 		}
 	}()
-	for e, err := range agents.Watch(ctx, owner, id, 0) {
+	for e, err := range agents.Watch(ctx, viewer, id, 0) {
 		switch {
 		case err != nil:
 			return v, r, err

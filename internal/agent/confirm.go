@@ -135,12 +135,12 @@ func refusal(d engi.CallDecision) tool.Result {
 }
 
 // Decide implements [engi.CallDecider].
-func (r *Runner) Decide(ctx context.Context, owner engi.Owner, id engi.RunID, call string, allow bool, reason string) (err error) {
+func (r *Runner) Decide(ctx context.Context, viewer engi.Viewer, id engi.RunID, call string, allow bool, reason string) (err error) {
 	defer engi.Annotate(&err, "decide on call %.100q of run %s", call, id)
 	if len(reason) > maxConfirmReason || !utf8.ValidString(reason) || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or some that cannot be printed", maxConfirmReason).WithRemedy("say it in one short line")
 	}
-	if _, err := r.opt.Store.Get(ctx, owner, id); err != nil {
+	if _, err := r.opt.Store.Get(ctx, viewer, id); err != nil {
 		return err
 	}
 	r.mu.Lock()

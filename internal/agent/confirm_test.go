@@ -80,9 +80,9 @@ func TestConfirm(t *testing.T) {
 		t.Errorf("made %d, %d and %d before a decision", made[0].Load(), made[1].Load(), made[2].Load())
 	}
 	ctx := engi.WithActor(t.Context(), "key_boss")
-	decide := func(owner engi.Owner, call string, allow bool, reason string, want engi.Kind) {
+	decide := func(viewer engi.Viewer, call string, allow bool, reason string, want engi.Kind) {
 		t.Helper()
-		err := f.Decide(ctx, owner, r.ID, call, allow, reason)
+		err := f.Decide(ctx, viewer, r.ID, call, allow, reason)
 		if (want == 0) != (err == nil) || err != nil && !engi.Is(err, want) {
 			t.Errorf("call %s: %v, want %v", call, err, want)
 		}

@@ -130,9 +130,9 @@ func readEvents(ctx context.Context, r *outputlog.Reader, after int64) iter.Seq2
 }
 
 // Watch implements [engi.Agents].
-func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
+func (r *Runner) Watch(ctx context.Context, viewer engi.Viewer, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
 	return func(yield func(engi.RunUpdate, error) bool) {
-		rec, err := r.opt.Store.Get(ctx, owner, id)
+		rec, err := r.opt.Store.Get(ctx, viewer, id)
 		if err != nil {
 			yield(engi.RunUpdate{}, err)
 			return
@@ -156,7 +156,7 @@ func (r *Runner) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 				return
 			}
 		}
-		if rec, err = r.opt.Store.Get(ctx, owner, id); err == nil && rec.State == engi.RunRunning {
+		if rec, err = r.opt.Store.Get(ctx, viewer, id); err == nil && rec.State == engi.RunRunning {
 			err = errStopping
 		}
 		if err != nil {

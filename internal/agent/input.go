@@ -171,11 +171,11 @@ func messageSize(m engi.Message) int {
 // history returns the messages of a conversation. Each run stores the messages
 // before it too, so those of the last run are complete.
 func (r *Runner) history(ctx context.Context, owner engi.Owner, id engi.ConversationID) ([]engi.Message, error) {
-	runs, err := r.opt.Store.List(ctx, owner, Filter{Conversation: id, Limit: 1})
+	runs, err := r.opt.Store.List(ctx, owner.Viewer(), Filter{Conversation: id, Limit: 1})
 	if err != nil {
 		return nil, err
 	}
-	if len(runs) == 0 || runs[0].Owner != owner { // the empty owner sees all runs
+	if len(runs) == 0 {
 		return nil, engi.Errorf(engi.NotFound, "there is no conversation %.60s", id).WithRemedy("leave it out to start a new one")
 	}
 	last := runs[0]
@@ -207,12 +207,10 @@ func latest(messages []engi.Message, bytes int) []engi.Message {
 // spec, and the conversation that continues: the run's, or a new one if the run's has continued
 // already.
 func (r *Runner) after(ctx context.Context, spec engi.RunSpec) (conversation engi.ConversationID, messages []engi.Message, err error) {
-	rec, err := r.opt.Store.Get(ctx, spec.Owner, spec.After)
+	rec, err := r.opt.Store.Get(ctx, spec.Owner.Viewer(), spec.After)
 	switch {
 	case err != nil:
 		return "", nil, err
-	case rec.Owner != spec.Owner: // the empty owner sees all runs
-		return "", nil, engi.Errorf(engi.NotFound, "there is no run %s", spec.After)
 	case rec.State == engi.RunRunning:
 		return "", nil, engi.Errorf(engi.Conflict, "run %s is still active", rec.ID).WithRemedy("wait for it, or cancel it")
 	}
@@ -232,7 +230,7 @@ func (r *Runner) after(ctx context.Context, spec engi.RunSpec) (conversation eng
 		messages[n].Results = append(slices.Clone(messages[n].Results), later[0].Results...)
 		later = later[1:]
 	}
-	runs, err := r.opt.Store.List(ctx, spec.Owner, Filter{Conversation: rec.Conversation, Limit: 1})
+	runs, err := r.opt.Store.List(ctx, spec.Owner.Viewer(), Filter{Conversation: rec.Conversation, Limit: 1})
 	if err != nil {
 		return "", nil, err
 	}

@@ -246,7 +246,7 @@ func (s *Service) act(ctx context.Context, u *use) error {
 		u.leave()
 		u.leave = func() {}
 		cold := todo == engi.AppActRestartSandbox
-		if err = s.opt.Lifecycle.Hibernate(ctx, "", u.rec.Sandbox, cold); err == nil && cold {
+		if err = s.opt.Lifecycle.Hibernate(ctx, engi.Everyone, u.rec.Sandbox, cold); err == nil && cold {
 			var again *use
 			if again, err = s.enter(ctx, u.app, false); err == nil {
 				u.rec, u.g, u.leave = again.rec, again.g, again.leave

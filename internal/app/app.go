@@ -175,7 +175,7 @@ func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc
 // reconcile reports the end of applies and edits that an earlier node left unfinished. Their
 // changes are undone before the app is used, and attempts are deleted.
 func (s *Service) reconcile(ctx context.Context) error {
-	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
+	all, err := s.opt.Store.List(ctx, engi.Everyone, engi.Paging{})
 	if err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 func (s *Service) putBackLater(ctx context.Context, id engi.AppID) {
 	s.begin(ctx, func(ctx context.Context) {
 		if err := retry(ctx, putBackTries, func() error {
-			_, err := s.Open(ctx, "", string(id))
+			_, err := s.Open(ctx, engi.Everyone, string(id))
 			return err
 		}); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 			s.opt.Log.WarnContext(ctx, "put an app back to its last revision; its next use tries again", "app", id, "error", err)
@@ -272,7 +272,7 @@ func (s *Service) once(ctx context.Context, q idempotency.Request, create func()
 		return engi.App{}, err
 	}
 	if repeated {
-		return s.Open(ctx, r.Owner, string(r.ID))
+		return s.Open(ctx, r.Owner.Viewer(), string(r.ID))
 	}
 	return s.openNew(ctx, r.ID)
 }
@@ -292,7 +292,7 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 			if r.Owner != spec.Owner || r.State == engi.AppStopped {
 				continue
 			}
-			if err := engi.Ignore(s.Stop(ctx, r.Owner, string(r.ID)), engi.NotFound); err != nil {
+			if err := engi.Ignore(s.Stop(ctx, r.Owner.Viewer(), string(r.ID)), engi.NotFound); err != nil {
 				return Record{}, err
 			}
 		}
@@ -317,7 +317,7 @@ func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
 
 // underLimit returns the apps of an owner. It reports Exhausted if the owner may have no more.
 func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, error) {
-	all, err := s.opt.Store.List(ctx, owner, engi.Paging{})
+	all, err := s.opt.Store.List(ctx, owner.Viewer(), engi.Paging{})
 	if err == nil && owner != "" && len(all) >= maxApps {
 		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
 	}
@@ -326,12 +326,12 @@ func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, e
 
 // openNew opens an app that was just recorded. It deletes the app if it cannot get a sandbox.
 func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
-	opened, err := s.Open(ctx, "", string(id))
+	opened, err := s.Open(ctx, engi.Everyone, string(id))
 	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied) && opened.Sandbox == "" {
 		// The app has no sandbox, and another attempt would fail the same way.
 		late, cancel := s.late(ctx)
 		defer cancel()
-		return engi.App{}, errors.Join(err, s.Remove(late, "", string(id)))
+		return engi.App{}, errors.Join(err, s.Remove(late, engi.Everyone, string(id)))
 	}
 	if err != nil && opened.State == engi.AppFailed {
 		return opened, nil // opened.Error says why
@@ -346,7 +346,7 @@ func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (
 		return t, err
 	}
 	switch {
-	case !t.VisibleTo(owner):
+	case !t.VisibleTo(owner.Reach()):
 		return t, engi.ErrNoTemplate
 	case t.Start == "" || len(t.Ports) == 0 || t.WorkDir == "" || t.WorkDir == "/":
 		return t, engi.Errorf(engi.Invalid, "the template %s is not one of an app", name).
@@ -356,14 +356,14 @@ func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (
 }
 
 // Get implements [engi.Apps].
-func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.App, error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.App, error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	return r.App, err
 }
 
 // List implements [engi.Apps].
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.App, error) {
-	all, err := s.opt.Store.List(ctx, owner, p)
+func (s *Service) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.App, error) {
+	all, err := s.opt.Store.List(ctx, viewer, p)
 	if err != nil {
 		return nil, err
 	}
@@ -375,14 +375,14 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 }
 
 // Open implements [engi.Apps].
-func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.App, err error) {
+func (s *Service) Open(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "open app %.70s", idOrName)
-	u, err := s.open(ctx, owner, idOrName, how{})
+	u, err := s.open(ctx, viewer, idOrName, how{})
 	if err == nil {
 		u.close()
 		return u.rec.App, nil
 	}
-	if r, e := s.opt.Store.Find(ctx, owner, idOrName); e == nil {
+	if r, e := s.opt.Store.Find(ctx, viewer, idOrName); e == nil {
 		return r.App, err
 	}
 	return engi.App{}, err
@@ -390,8 +390,8 @@ func (s *Service) Open(ctx context.Context, owner engi.Owner, idOrName string) (
 
 // open finds an app of an owner and calls hold. An app that must be idle and is not is a
 // Conflict at once, before open waits for anything.
-func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string, h how) (*use, error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) open(ctx context.Context, viewer engi.Viewer, idOrName string, h how) (*use, error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err == nil && h.idle {
 		err = r.busy(0)
 	}
@@ -402,9 +402,9 @@ func (s *Service) open(ctx context.Context, owner engi.Owner, idOrName string, h
 }
 
 // Stop implements [engi.Apps].
-func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Stop(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "stop app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -423,7 +423,7 @@ var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the appl
 // stopLocked destroys the sandbox, after recording manual changes in it
 // if keep is set.
 func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bool) error {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil {
 		return err
 	}
@@ -464,9 +464,9 @@ func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 }
 
 // Remove implements [engi.Apps].
-func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Remove(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}

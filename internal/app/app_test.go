@@ -33,7 +33,7 @@ func file(path, text string) string {
 // apply applies a text and returns its updates and its result.
 func apply(t testing.TB, s *app.Service, app string, spec engi.ApplySpec) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
-	spec.Owner, spec.App = "ann", app
+	spec.Viewer, spec.App = "ann", app
 	seq, err := s.Apply(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -404,7 +404,7 @@ func TestCommandsEndWithTheirApply(t *testing.T) {
 		s, stop := w.begin(t)
 		a := create(t, s, "shop")
 		time.Sleep(2 * time.Minute) // time for its repository
-		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>put made.txt late</command>"}); err != nil {
+		if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>put made.txt late</command>"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -463,7 +463,7 @@ func TestCancel(t *testing.T) {
 	if err := s.Cancel(t.Context(), "ann", "shop"); !engi.Is(err, engi.Conflict) {
 		t.Errorf("without an apply: %v", err)
 	}
-	spec := engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>wait</command>", Idempotency: "k"}
+	spec := engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>wait</command>", Idempotency: "k"}
 	seq, err := s.Apply(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -471,10 +471,10 @@ func TestCancel(t *testing.T) {
 	if again, err := s.Apply(t.Context(), spec); err != nil || again != seq {
 		t.Errorf("the same again: %d, %v", again, err)
 	}
-	if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: "x", Idempotency: "k"}); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "idempotency key") {
+	if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: "x", Idempotency: "k"}); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "idempotency key") {
 		t.Errorf("another with the same key: %v", err)
 	}
-	if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: "x"}); !engi.Is(err, engi.Conflict) {
+	if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: "x"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another: %v", err)
 	}
 	for u, err := range s.Watch(t.Context(), "ann", "shop", seq) {
@@ -512,7 +512,7 @@ func TestOwnersAndNames(t *testing.T) {
 	for what, err := range map[string]error{
 		"open":   second(s.Open(t.Context(), "bob", string(a.ID))),
 		"files":  second(s.Files(t.Context(), "bob", "shop", 0)),
-		"apply":  second(s.Apply(t.Context(), engi.ApplySpec{Owner: "bob", App: string(a.ID), Text: "x"})),
+		"apply":  second(s.Apply(t.Context(), engi.ApplySpec{Viewer: "bob", App: string(a.ID), Text: "x"})),
 		"remove": s.Remove(t.Context(), "bob", string(a.ID)),
 		"status": second(s.Status(t.Context(), "bob", string(a.ID))),
 	} {
@@ -665,7 +665,7 @@ func cutAt(t *testing.T, text string, steps int) bool {
 				over = w.isOff()
 			}
 		}
-	} else if seq, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: text}); err == nil {
+	} else if seq, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: text}); err == nil {
 		done := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {

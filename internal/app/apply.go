@@ -28,12 +28,12 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 	if err := spec.Faults().Err(); err != nil {
 		return 0, err
 	}
-	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	r, err := s.opt.Store.Find(ctx, spec.Viewer, spec.App)
 	if err != nil {
 		return 0, err
 	}
 	j := job{ApplySpec: spec, request: idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}}
-	spec.Owner, spec.App, spec.Actor, spec.Idempotency = r.Owner, string(r.ID), "", ""
+	spec.Viewer, spec.App, spec.Actor, spec.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
 	j.request.Fingerprint = idempotency.Fingerprint(spec)
 	return s.beginOnce(ctx, r.ID, j.request, "", func() (int64, error) {
 		a := s.live(r.ID)
@@ -92,7 +92,7 @@ func (s *Service) begun(ctx context.Context, id engi.AppID, is func(r Record) bo
 	late, stop := s.late(ctx)
 	defer stop()
 	err := insist(late, func() error {
-		r, err := s.opt.Store.Find(late, "", string(id))
+		r, err := s.opt.Store.Find(late, engi.Everyone, string(id))
 		yes = err == nil && is(r)
 		return err
 	})
@@ -146,9 +146,9 @@ func (a *app) cancelApply(why error) bool {
 }
 
 // Cancel implements [engi.Apps].
-func (s *Service) Cancel(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Cancel(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "cancel the apply to app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (s *Service) apply(ctx context.Context, a *app, id engi.AppID, seq int64, j
 // lost reports whether an apply ended because its sandbox was lost, and announces that it starts
 // again in another sandbox.
 func (s *Service) lost(ctx context.Context, a *app, id engi.AppID, seq int64) bool {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil || r.Sandbox == "" {
 		return false
 	}
@@ -661,7 +661,7 @@ func (s *Service) settle(ctx context.Context, u *use, changed []string, say *rep
 // the caller of a transaction may not know its result.
 func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error) {
 	if err := insist(ctx, func() (err error) {
-		r, err := s.opt.Store.Find(ctx, "", string(u.rec.ID))
+		r, err := s.opt.Store.Find(ctx, engi.Everyone, string(u.rec.ID))
 		if err == nil {
 			u.rec = r
 		}

@@ -190,7 +190,7 @@ func (x *attempt) in() (err error) {
 			err = cause
 		}
 	}()
-	opened, err := x.s.Open(ctx, "", string(x.id))
+	opened, err := x.s.Open(ctx, engi.Everyone, string(x.id))
 	if err != nil && (opened.Sandbox == "" || !engi.Is(err, engi.Unavailable)) { // the server may be the part to repair
 		return err
 	}
@@ -317,7 +317,7 @@ func (e *session) ask(ctx context.Context, well []*attempt) (best *attempt, why 
 	rand.Shuffle(len(well), func(i, k int) { well[i], well[k] = well[k], well[i] })
 	var all []author.Change
 	for _, x := range well {
-		diff, err := e.s.Diff(ctx, "", string(x.id), 1, x.revision)
+		diff, err := e.s.Diff(ctx, engi.Everyone, string(x.id), 1, x.revision)
 		if err != nil {
 			return nil, "", err
 		}
@@ -421,7 +421,7 @@ func (s *Service) release(ctx context.Context, id engi.AppID) error {
 func (s *Service) discardLater(ctx context.Context, id engi.AppID, done func()) {
 	if !s.begin(ctx, func(ctx context.Context) {
 		defer done()
-		err := insist(ctx, func() error { return s.Remove(ctx, "", string(id)) })
+		err := insist(ctx, func() error { return s.Remove(ctx, engi.Everyone, string(id)) })
 		if err == nil || engi.Is(err, engi.NotFound) {
 			s.forget(id)
 		} else if ctx.Err() == nil {

@@ -237,7 +237,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 		"two judges": {Attempts: 2, Judge: &engi.AppJudge{Command: "x", Model: "y"}}, "command": {Attempts: 2, Judge: &engi.AppJudge{Command: long}},
 		"criteria": {Attempts: 2, Judge: &engi.AppJudge{Criteria: long}},
 	} {
-		spec.Owner, spec.App, spec.Prompt = "ann", "shop", "x"
+		spec.Viewer, spec.App, spec.Prompt = "ann", "shop", "x"
 		if _, err := s.Edit(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -292,7 +292,7 @@ func TestAttemptsWithinQuota(t *testing.T) {
 	w.mu.Lock()
 	w.quota = 3
 	w.mu.Unlock()
-	seq, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Attempts: 4})
+	seq, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x", Attempts: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestAttemptsWithinQuota(t *testing.T) {
 // once all have begun.
 func during(t testing.TB, s *app.Service, spec engi.EditSpec) (seq int64, branches map[int]engi.AppUpdate) {
 	t.Helper()
-	spec.Owner, spec.App, spec.Prompt, spec.Attempts = "ann", "shop", "x", 3
+	spec.Viewer, spec.App, spec.Prompt, spec.Attempts = "ann", "shop", "x", 3
 	seq, err := s.Edit(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -387,7 +387,7 @@ func TestAttemptsMeanwhile(t *testing.T) {
 		},
 		"change the app": func(t *testing.T, w *fixture, s *app.Service, seq int64, branches map[int]engi.AppUpdate, goOn func()) {
 			for _, name := range []string{"shop", branches[2].Name} {
-				if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: name, Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
+				if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: name, Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
 					t.Errorf("an apply to %s: %v", name, err)
 				}
 			}
@@ -487,7 +487,7 @@ func TestAttemptsAreKept(t *testing.T) {
 // judge. Afterwards the app must be old or new, and nothing else must be left.
 func TestAttemptsAreKilled(t *testing.T) {
 	answers := [][]string{{file("src/App.tsx", "BROKEN\n")}, {page(2, "JUDGE FAIL")}, {page(3, "")}}
-	spec := engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Attempts: 3, Rounds: 1, Judge: &engi.AppJudge{Command: "judge"}}
+	spec := engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x", Attempts: 3, Rounds: 1, Judge: &engi.AppJudge{Command: "judge"}}
 	ran, olds, news, every := -1, 0, 0, 7
 	if testing.Short() {
 		every = 23
@@ -590,7 +590,7 @@ func TestAttemptsFaults(t *testing.T) {
 				return nil
 			}
 			w.mu.Unlock()
-			_, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Attempts: 3, Rounds: 2, Judge: &engi.AppJudge{Command: "judge"}})
+			_, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x", Attempts: 3, Rounds: 2, Judge: &engi.AppJudge{Command: "judge"}})
 			for err == nil && !w.isOff() {
 				if r, e := store.Apps(w.db).Find(t.Context(), "ann", "shop"); e != nil || r.Editing == 0 {
 					break
@@ -655,7 +655,7 @@ func TestCancelledAttemptsTell(t *testing.T) {
 	w.models = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}, {page(3, "")}}, costs: []int64{7, 7, 7}, wait: map[int]chan struct{}{1: never}}
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	seq, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Attempts: 3})
+	seq, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x", Attempts: 3})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,12 +17,12 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	if spec.Name != "" && !appName.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
-	from, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	from, err := s.opt.Store.Find(ctx, spec.Viewer, spec.App)
 	if err != nil {
 		return engi.App{}, err
 	}
 	request := idempotency.Request{Owner: from.Owner, Key: spec.Idempotency}
-	spec.Idempotency, spec.Owner, spec.App = "", from.Owner, string(from.ID)
+	spec.Idempotency, spec.Viewer, spec.App = "", from.Owner.Viewer(), string(from.ID)
 	request.Fingerprint = idempotency.Fingerprint(spec)
 	return s.once(ctx, request, func() (Record, error) { return s.addBranch(ctx, spec, from, request) })
 }
@@ -36,7 +36,7 @@ func (s *Service) addBranch(ctx context.Context, spec engi.BranchSpec, from Reco
 			return Record{}, err
 		}
 		number, undo = k.Revision, &Undo{All: true, Snapshot: k.ID}
-	} else if _, number, err = s.revision(ctx, "", spec.App, number); err != nil {
+	} else if _, number, err = s.revision(ctx, engi.Everyone, spec.App, number); err != nil {
 		return Record{}, err
 	}
 	files, err := s.opt.Store.Files(ctx, from.ID, number)

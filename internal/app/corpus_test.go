@@ -113,7 +113,7 @@ func applyText(t *testing.T, text string) string {
 	if strings.TrimSpace(text) != "" {
 		all, last = apply(t, s, "shop", engi.ApplySpec{Text: text})
 	} else {
-		err := second(s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: text}))
+		err := second(s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: text}))
 		last.Error, _ = errors.AsType[*engi.Error](err)
 	}
 	end := fmt.Sprintf("%s, %d warnings", last.Kind, count(all, engi.AppWarning))

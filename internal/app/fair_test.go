@@ -58,7 +58,7 @@ func TestPlacesOfEditsAreGivenBack(t *testing.T) {
 		defer w.mu.Unlock()
 		w.fault = f
 	}
-	spec := engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}
+	spec := engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"}
 	fail(func(op string, _ *fakeSandbox) error {
 		if op == "change" {
 			return engi.Errorf(engi.Unavailable, "the disk is full")

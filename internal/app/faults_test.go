@@ -122,7 +122,7 @@ func TestServerNeverAnswers(t *testing.T) {
 		before := recorded(t, s, "shop", 0)
 		w.change(a.Sandbox, func(b *fakeSandbox) { b.mute = true })
 		began := time.Now()
-		if _, err := s.Apply(t.Context(), engi.ApplySpec{Owner: "ann", App: "shop", Text: file("vite.config.ts", "export default { n: 1 }\n")}); err != nil {
+		if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("vite.config.ts", "export default { n: 1 }\n")}); err != nil {
 			t.Fatal(err)
 		}
 		for applying := true; applying; time.Sleep(200 * time.Millisecond) { // fake time
@@ -262,7 +262,7 @@ var mishaps = []mishap{
 	{"somebody removes the snapshots", 0, func(h *history) error { clear(h.w.copies); return nil }},
 	{"publish", 0, func(h *history) error {
 		h.meanwhile(func(ctx context.Context) error {
-			return second(h.s.Publish(ctx, engi.PublishSpec{Owner: "ann", App: "shop"}))
+			return second(h.s.Publish(ctx, engi.PublishSpec{Viewer: "ann", App: "shop"}))
 		})
 		return nil
 	}},
@@ -272,14 +272,14 @@ var mishaps = []mishap{
 	}},
 	{"screenshot", lookLimit, func(h *history) error {
 		h.meanwhile(func(ctx context.Context) error {
-			return second(h.s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}))
+			return second(h.s.Screenshot(ctx, engi.ScreenshotSpec{Viewer: "ann", App: "shop"}))
 		})
 		return nil
 	}},
 	{"branch", 0, func(h *history) error {
 		name := fmt.Sprint("branch-", h.n, "-", h.fired)
 		h.meanwhile(func(ctx context.Context) error {
-			return second(h.s.Branch(ctx, engi.BranchSpec{Owner: "ann", App: "shop", Name: name}))
+			return second(h.s.Branch(ctx, engi.BranchSpec{Viewer: "ann", App: "shop", Name: name}))
 		})
 		return nil
 	}},
@@ -352,7 +352,7 @@ func (h *history) spec() engi.ApplySpec {
 	if !broken {
 		h.deltas[message] = c
 	}
-	return engi.ApplySpec{Owner: "ann", App: "shop", Text: text, Message: message, Snapshot: h.rng.IntN(3) == 0}
+	return engi.ApplySpec{Viewer: "ann", App: "shop", Text: text, Message: message, Snapshot: h.rng.IntN(3) == 0}
 }
 
 func (h *history) live(faults int) {
@@ -628,13 +628,13 @@ func (h *history) check(what string, a engi.App, before []engi.Revision) {
 	snapshotsOf(t, h.s, "shop") // removed snapshots are forgotten
 	settled(t, w)
 	for err, what := range map[error]string{
-		second(h.s.Get(t.Context(), "bob", "shop")):                                                "get",
-		second(h.s.Apply(t.Context(), engi.ApplySpec{Owner: "bob", App: string(a.ID), Text: "x"})): "apply",
-		second(h.s.Rollback(t.Context(), "bob", string(a.ID), 1)):                                  "rollback",
-		h.s.Cancel(t.Context(), "bob", string(a.ID)):                                               "cancel",
-		second(h.s.Files(t.Context(), "bob", string(a.ID), 0)):                                     "files",
-		second(h.s.Snapshot(t.Context(), "bob", string(a.ID))):                                     "snapshot",
-		second(h.s.Restore(t.Context(), "bob", string(a.ID), 0)):                                   "restore",
+		second(h.s.Get(t.Context(), "bob", "shop")):                                                 "get",
+		second(h.s.Apply(t.Context(), engi.ApplySpec{Viewer: "bob", App: string(a.ID), Text: "x"})): "apply",
+		second(h.s.Rollback(t.Context(), "bob", string(a.ID), 1)):                                   "rollback",
+		h.s.Cancel(t.Context(), "bob", string(a.ID)):                                                "cancel",
+		second(h.s.Files(t.Context(), "bob", string(a.ID), 0)):                                      "files",
+		second(h.s.Snapshot(t.Context(), "bob", string(a.ID))):                                      "snapshot",
+		second(h.s.Restore(t.Context(), "bob", string(a.ID), 0)):                                    "restore",
 	} {
 		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("another owner's %s: %v", what, err)

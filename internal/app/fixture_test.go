@@ -279,11 +279,11 @@ func (p powerStore) Branch(ctx context.Context, r app.Record, first engi.Revisio
 	return p.w.act(nil, func() error { return p.Store.Branch(ctx, r, first, b) })
 }
 
-func (p powerStore) Find(ctx context.Context, owner engi.Owner, name string) (r app.Record, err error) {
+func (p powerStore) Find(ctx context.Context, viewer engi.Viewer, name string) (r app.Record, err error) {
 	if err := p.w.step(ctx, "find", nil); err != nil {
 		return r, err
 	}
-	return p.Store.Find(ctx, owner, name)
+	return p.Store.Find(ctx, viewer, name)
 }
 
 func (p powerStore) Change(ctx context.Context, id engi.AppID, f func(*app.Record, app.Tx) error) (r app.Record, err error) {
@@ -342,7 +342,7 @@ type boxes struct {
 // A lifecycle implements the operations that boxes lacks.
 type lifecycle struct{ engi.Lifecycle }
 
-func (x boxes) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, diskOnly bool) error {
+func (x boxes) Hibernate(_ context.Context, _ engi.Viewer, id engi.SandboxID, diskOnly bool) error {
 	return x.act(nil, func() error {
 		b, ok := x.boxes[id]
 		if !ok {
@@ -425,7 +425,7 @@ func (w *fixture) revive(spec engi.SandboxSpec, sb *engi.Sandbox) error {
 }
 
 // Snapshot ends the connections to a sandbox, like the real implementation.
-func (x boxes) Snapshot(ctx context.Context, _ engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (s engi.Snapshot, err error) {
+func (x boxes) Snapshot(ctx context.Context, _ engi.Viewer, id engi.SandboxID, spec engi.SnapshotSpec) (s engi.Snapshot, err error) {
 	x.mu.Lock()
 	b := x.boxes[id]
 	x.mu.Unlock()
@@ -457,19 +457,19 @@ type copies struct {
 
 var errNoCopy = engi.Errorf(engi.NotFound, "there is no such snapshot")
 
-func (x copies) Get(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, error) {
+func (x copies) Get(ctx context.Context, viewer engi.Viewer, id string) (engi.Snapshot, error) {
 	if err := x.step(ctx, "find", nil); err != nil {
 		return engi.Snapshot{}, err
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if c, ok := x.fixture.copies[engi.SnapshotID(id)]; ok && (owner == "" || owner == c.Owner) {
+	if c, ok := x.fixture.copies[engi.SnapshotID(id)]; ok && viewer.Sees(c.Owner) {
 		return c.Snapshot, nil
 	}
 	return engi.Snapshot{}, errNoCopy
 }
 
-func (x copies) Remove(ctx context.Context, _ engi.Owner, id string) error {
+func (x copies) Remove(ctx context.Context, _ engi.Viewer, id string) error {
 	if err := x.step(ctx, "remove", nil); err != nil {
 		return err
 	}
@@ -482,7 +482,7 @@ func (x copies) Remove(ctx context.Context, _ engi.Owner, id string) error {
 	})
 }
 
-func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.Sandbox, err error) {
+func (x boxes) Get(_ context.Context, _ engi.Viewer, id engi.SandboxID) (sb engi.Sandbox, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if b, ok := x.boxes[id]; ok {
@@ -491,7 +491,7 @@ func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.
 	return sb, errNoBox
 }
 
-func (x boxes) List(ctx context.Context, _ engi.Owner, f engi.SandboxFilter) (all []engi.Sandbox, err error) {
+func (x boxes) List(ctx context.Context, _ engi.Viewer, f engi.SandboxFilter) (all []engi.Sandbox, err error) {
 	if err := x.step(ctx, "boxes", nil); err != nil {
 		return nil, err
 	}
@@ -507,7 +507,7 @@ func (x boxes) List(ctx context.Context, _ engi.Owner, f engi.SandboxFilter) (al
 
 var errNoBox = engi.Errorf(engi.NotFound, "there is no such sandbox")
 
-func (x boxes) Enter(ctx context.Context, _ engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+func (x boxes) Enter(ctx context.Context, _ engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
 	if err := x.step(ctx, "enter", nil); err != nil {
 		return nil, nil, err
 	}
@@ -529,7 +529,7 @@ func (x boxes) Enter(ctx context.Context, _ engi.Owner, id engi.SandboxID) (engi
 	return &fakeGuest{w: x.fixture, b: b, conn: b.conns}, func() {}, nil
 }
 
-func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+func (x boxes) Stop(_ context.Context, _ engi.Viewer, id engi.SandboxID) error {
 	return x.act(nil, func() error {
 		if b, ok := x.boxes[id]; ok {
 			x.lose(b)
@@ -538,7 +538,7 @@ func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
 	})
 }
 
-func (x boxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+func (x boxes) Samples(context.Context, engi.Viewer, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return []engi.Sample{{Memory: cmp.Or(x.memory, 100<<20)}}, nil

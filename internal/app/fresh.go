@@ -44,7 +44,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 	if !engi.Is(err, engi.NotFound, engi.Expired) {
 		s.opt.Log.WarnContext(ctx, "look what is in the sandbox of an app; its last revision is read", "app", r.ID, "error", err)
 	}
-	return s.opt.Store.Find(ctx, "", string(r.ID))
+	return s.opt.Store.Find(ctx, engi.Everyone, string(r.ID))
 }
 
 // readable reports whether an app has a running sandbox and no change is running.
@@ -88,7 +88,7 @@ func (s *Service) lockToRead(ctx context.Context, a *app, id engi.AppID) (unlock
 		case <-ctx.Done():
 			return nil, r, engi.Errorf(engi.Expired, "wait for the app: %v", context.Cause(ctx))
 		}
-		if r, err = s.opt.Store.Find(ctx, "", string(id)); err == nil && s.readable(ctx, r) {
+		if r, err = s.opt.Store.Find(ctx, engi.Everyone, string(id)); err == nil && s.readable(ctx, r) {
 			if unlock != nil {
 				return unlock, r, nil
 			}

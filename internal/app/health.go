@@ -65,7 +65,7 @@ func (a *app) snapshot() health {
 // the check itself does not count as use. Owners whose previous checks have not ended are skipped, so
 // that no owner waits for the servers of others.
 func (s *Service) checkAll(ctx context.Context) {
-	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
+	all, err := s.opt.Store.List(ctx, engi.Everyone, engi.Paging{})
 	if err != nil {
 		if ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "check apps", "error", err)
@@ -169,7 +169,7 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 		return err
 	}
 	// The record was read before the app was locked.
-	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
+	if r, err = s.opt.Store.Find(ctx, engi.Everyone, string(r.ID)); err != nil || r.Sandbox == "" || r.Applying != 0 || r.Undo != nil {
 		return err
 	}
 	g, leave, err := s.sandboxes.Enter(ctx, r.Sandbox)
@@ -207,7 +207,7 @@ func (s *Service) look(ctx context.Context, u *use) health {
 	err := u.probe(ctx)
 	took := time.Since(began)
 	var memory int64
-	if samples, e := s.opt.Sandboxes.Samples(ctx, "", u.rec.Sandbox, time.Now().Add(-time.Minute), time.Time{}); e == nil && len(samples) > 0 {
+	if samples, e := s.opt.Sandboxes.Samples(ctx, engi.Everyone, u.rec.Sandbox, time.Now().Add(-time.Minute), time.Time{}); e == nil && len(samples) > 0 {
 		memory = samples[len(samples)-1].Memory
 	}
 	u.app.count(err != nil)
@@ -226,9 +226,9 @@ func (s *Service) look(ctx context.Context, u *use) health {
 }
 
 // Status implements [engi.Apps].
-func (s *Service) Status(ctx context.Context, owner engi.Owner, idOrName string) (st engi.AppStatus, err error) {
+func (s *Service) Status(ctx context.Context, viewer engi.Viewer, idOrName string) (st engi.AppStatus, err error) {
 	defer engi.Annotate(&err, "status of app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return st, err
 	}

@@ -14,9 +14,9 @@ import (
 )
 
 // Rollback implements [engi.Apps].
-func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName string, number int64) (_ engi.Revision, err error) {
+func (s *Service) Rollback(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) (_ engi.Revision, err error) {
 	defer engi.Annotate(&err, "roll app %.70s back to %d", idOrName, number)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Revision{}, err
 	}
@@ -65,8 +65,8 @@ func (s *Service) Rollback(ctx context.Context, owner engi.Owner, idOrName strin
 }
 
 // Revisions implements [engi.Apps].
-func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Paging) ([]engi.Revision, error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) Revisions(ctx context.Context, viewer engi.Viewer, idOrName string, p engi.Paging) ([]engi.Revision, error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName stri
 
 // revision returns the ID of an app and the number of one of its revisions. Number 0 selects the last
 // revision, after recording the sandbox's current files.
-func (s *Service) revision(ctx context.Context, owner engi.Owner, idOrName string, number int64) (engi.AppID, int64, error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) revision(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) (engi.AppID, int64, error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return "", 0, err
 	}
@@ -97,8 +97,8 @@ func (s *Service) revision(ctx context.Context, owner engi.Owner, idOrName strin
 }
 
 // Files implements [engi.Apps].
-func (s *Service) Files(ctx context.Context, owner engi.Owner, idOrName string, number int64) ([]engi.AppFile, error) {
-	id, number, err := s.revision(ctx, owner, idOrName, number)
+func (s *Service) Files(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) ([]engi.AppFile, error) {
+	id, number, err := s.revision(ctx, viewer, idOrName, number)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +114,8 @@ func (s *Service) Files(ctx context.Context, owner engi.Owner, idOrName string, 
 }
 
 // File implements [engi.Apps].
-func (s *Service) File(ctx context.Context, owner engi.Owner, idOrName, path string, number int64) (io.ReadCloser, error) {
-	id, number, err := s.revision(ctx, owner, idOrName, number)
+func (s *Service) File(ctx context.Context, viewer engi.Viewer, idOrName, path string, number int64) (io.ReadCloser, error) {
+	id, number, err := s.revision(ctx, viewer, idOrName, number)
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +135,9 @@ func (s *Service) File(ctx context.Context, owner engi.Owner, idOrName, path str
 }
 
 // Zip implements [engi.Apps].
-func (s *Service) Zip(ctx context.Context, owner engi.Owner, idOrName string, number int64, w io.Writer) (err error) {
+func (s *Service) Zip(ctx context.Context, viewer engi.Viewer, idOrName string, number int64, w io.Writer) (err error) {
 	defer engi.Annotate(&err, "archive of app %.70s", idOrName)
-	id, number, err := s.revision(ctx, owner, idOrName, number)
+	id, number, err := s.revision(ctx, viewer, idOrName, number)
 	if err != nil {
 		return err
 	}
@@ -172,8 +172,8 @@ func (s *Service) Zip(ctx context.Context, owner engi.Owner, idOrName string, nu
 }
 
 // Diff implements [engi.Apps].
-func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, from, to int64) (string, error) {
-	id, to, err := s.revision(ctx, owner, idOrName, to)
+func (s *Service) Diff(ctx context.Context, viewer engi.Viewer, idOrName string, from, to int64) (string, error) {
+	id, to, err := s.revision(ctx, viewer, idOrName, to)
 	if err != nil {
 		return "", err
 	}
@@ -221,9 +221,9 @@ func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, f
 }
 
 // Logs implements [engi.Apps].
-func (s *Service) Logs(ctx context.Context, owner engi.Owner, idOrName, after string, most int) (_ engi.AppLogs, err error) {
+func (s *Service) Logs(ctx context.Context, viewer engi.Viewer, idOrName, after string, most int) (_ engi.AppLogs, err error) {
 	defer engi.Annotate(&err, "logs of app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.AppLogs{}, err
 	}

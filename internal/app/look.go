@@ -24,9 +24,9 @@ const (
 )
 
 // Check implements [engi.Apps].
-func (s *Service) Check(ctx context.Context, owner engi.Owner, idOrName string) (c engi.AppCheck, err error) {
+func (s *Service) Check(ctx context.Context, viewer engi.Viewer, idOrName string) (c engi.AppCheck, err error) {
 	defer engi.Annotate(&err, "check app %.70s", idOrName)
-	err = s.visit(ctx, owner, idOrName, func(u *use) (err error) {
+	err = s.visit(ctx, viewer, idOrName, func(u *use) (err error) {
 		// The files to check must be known; after a start of the node, none are.
 		if u.rec, err = s.capture(ctx, u.app, u.rec, u.g, u.dir); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (s *Service) Screenshot(ctx context.Context, spec engi.ScreenshotSpec) (ima
 	case min(spec.Width, spec.Height) < 1 || max(spec.Width, spec.Height) > maxSide:
 		return nil, engi.Errorf(engi.Invalid, "a picture of %d times %d is not possible", spec.Width, spec.Height).WithRemedy("each side is 1 to %d", maxSide)
 	}
-	err = s.visit(ctx, spec.Owner, spec.App, func(u *use) error {
+	err = s.visit(ctx, spec.Viewer, spec.App, func(u *use) error {
 		if u.down {
 			return cmp.Or(u.rec.Error, engi.Errorf(engi.Unavailable, "the app's server does not start"))
 		}
@@ -96,8 +96,8 @@ func (s *Service) Screenshot(ctx context.Context, spec engi.ScreenshotSpec) (ima
 }
 
 // visit calls f with an app while no change is running, even if its server does not start.
-func (s *Service) visit(ctx context.Context, owner engi.Owner, idOrName string, f func(u *use) error) error {
-	u, err := s.open(ctx, owner, idOrName, how{repair: true, idle: true})
+func (s *Service) visit(ctx context.Context, viewer engi.Viewer, idOrName string, f func(u *use) error) error {
+	u, err := s.open(ctx, viewer, idOrName, how{repair: true, idle: true})
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (s *Service) view(ctx context.Context, u *use, from mark) (v sight, err err
 	if err != nil || !bytes.HasPrefix(bytes.TrimSpace(page), []byte("<")) {
 		return v, nil // the app has no pages for a browser
 	}
-	m, err := s.Manifest(ctx, "", string(u.rec.ID), u.rec.Revision)
+	m, err := s.Manifest(ctx, engi.Everyone, string(u.rec.ID), u.rec.Revision)
 	if err != nil {
 		return v, err
 	}

@@ -342,7 +342,7 @@ func TestScreenshot(t *testing.T) {
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	ctx := t.Context()
-	image, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Path: "/cart?a=b", Width: 390})
+	image, err := s.Screenshot(ctx, engi.ScreenshotSpec{Viewer: "ann", App: "shop", Path: "/cart?a=b", Width: 390})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,15 +350,15 @@ func TestScreenshot(t *testing.T) {
 		t.Errorf("%+v, %v of %v", c, err, w.shown)
 	}
 	for _, path := range []string{"cart", "//evil.example", "http://evil.example/", "/\x00", "/" + strings.Repeat("x", 600)} {
-		if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Path: path}); !engi.Is(err, engi.Invalid) {
+		if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Viewer: "ann", App: "shop", Path: path}); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop", Width: 1 << 20}); !engi.Is(err, engi.Invalid) {
+	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Viewer: "ann", App: "shop", Width: 1 << 20}); !engi.Is(err, engi.Invalid) {
 		t.Error(err)
 	}
 	w.browser = "none"
-	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Owner: "ann", App: "shop"}); !engi.Is(err, engi.Unavailable) {
+	if _, err := s.Screenshot(ctx, engi.ScreenshotSpec{Viewer: "ann", App: "shop"}); !engi.Is(err, engi.Unavailable) {
 		t.Error(err)
 	}
 }

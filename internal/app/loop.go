@@ -60,13 +60,13 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if j := spec.Judge; j != nil && j.Command == "" {
 		models = append(models, j.Model)
 	}
-	r, err := s.opt.Store.Find(ctx, spec.Owner, spec.App)
+	r, err := s.opt.Store.Find(ctx, spec.Viewer, spec.App)
 	if err != nil {
 		return 0, err
 	}
 	request := idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}
 	about := spec
-	about.Owner, about.App, about.Actor, about.Idempotency = r.Owner, string(r.ID), "", ""
+	about.Viewer, about.App, about.Actor, about.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
 	request.Fingerprint = idempotency.Fingerprint(about)
 	return s.beginOnce(ctx, r.ID, request, editKey, func() (int64, error) { return s.beginEdit(ctx, r, spec, models, request) })
 }
@@ -188,10 +188,10 @@ func (e *session) run(ctx context.Context) error {
 // prepare builds the first message to the model.
 func (e *session) prepare(ctx context.Context) error {
 	s := e.s
-	if _, err := s.Open(ctx, "", string(e.id)); err != nil && !engi.Is(err, engi.Unavailable) { // the server may be the part to repair
+	if _, err := s.Open(ctx, engi.Everyone, string(e.id)); err != nil && !engi.Is(err, engi.Unavailable) { // the server may be the part to repair
 		return err
 	}
-	r, err := s.opt.Store.Find(ctx, "", string(e.id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(e.id))
 	if err != nil {
 		return err
 	}
@@ -310,7 +310,7 @@ func (e *session) try(ctx context.Context, text string, long bool) (report autho
 		return report, nil
 	}
 	report.Cut = nil
-	r, err := s.opt.Store.Find(ctx, "", string(e.id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(e.id))
 	if err != nil {
 		return report, err
 	}
@@ -441,7 +441,7 @@ func (s *Service) describeApp(ctx context.Context, r Record) (p author.Project, 
 // pointedTo returns the files that problems point to in the form for the model, except
 // those that the model has just written as a whole.
 func (s *Service) pointedTo(ctx context.Context, id engi.AppID, wrong []problems.Problem, o outcome, out output.Output) (map[string]string, error) {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil {
 		return nil, err
 	}

@@ -76,7 +76,7 @@ func (m *writer) told(t testing.TB, n int) string {
 // edit runs an edit and returns its updates and its result.
 func edit(t testing.TB, s *app.Service, app string, spec engi.EditSpec) (all []engi.AppUpdate, last engi.AppUpdate) {
 	t.Helper()
-	spec.Owner, spec.App = "ann", app
+	spec.Viewer, spec.App = "ann", app
 	if spec.Prompt == "" {
 		spec.Prompt = "do it"
 	}
@@ -233,16 +233,16 @@ func TestEditIsBounded(t *testing.T) {
 	for name, spec := range map[string]engi.EditSpec{
 		"empty": {}, "long": {Prompt: strings.Repeat("x", 33<<10)}, "rounds": {Prompt: "x", Rounds: 11}, "cost": {Prompt: "x", MaxCost: -1}, "bytes": {Prompt: "\xff"},
 	} {
-		spec.Owner, spec.App = "ann", "shop"
+		spec.Viewer, spec.App = "ann", "shop"
 		if _, err := s.Edit(t.Context(), spec); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "bob", App: "shop", Prompt: "x"}); !engi.Is(err, engi.NotFound) {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "bob", App: "shop", Prompt: "x"}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("bob edits it: %v", err)
 	}
 	m.refuse = engi.Errorf(engi.Unsupported, "no model").WithRemedy("configure one")
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without a model: %v", err)
 	}
 	if x, err := s.Get(t.Context(), "ann", "shop"); err != nil || x.Editing != 0 {
@@ -257,7 +257,7 @@ func TestEditExcludesOthers(t *testing.T) {
 	s, _ := w.begin(t)
 	create(t, s, "shop")
 	ctx := t.Context()
-	spec := engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x", Idempotency: "k"}
+	spec := engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x", Idempotency: "k"}
 	seq, err := s.Edit(ctx, spec)
 	if err != nil {
 		t.Fatal(err)
@@ -265,10 +265,10 @@ func TestEditExcludesOthers(t *testing.T) {
 	if again, err := s.Edit(ctx, spec); err != nil || again != seq {
 		t.Errorf("again: %d, %v; want %d", again, err, seq)
 	}
-	if _, err := s.Edit(ctx, engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Conflict) {
+	if _, err := s.Edit(ctx, engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another edit: %v", err)
 	}
-	if _, err := s.Apply(ctx, engi.ApplySpec{Owner: "ann", App: "shop", Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
+	if _, err := s.Apply(ctx, engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("a.js", "a")}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("an apply: %v", err)
 	}
 	if _, err := s.Rollback(ctx, "ann", "shop", 1); !engi.Is(err, engi.Conflict) {
@@ -295,7 +295,7 @@ func TestEditExcludesOthers(t *testing.T) {
 	m.mu.Lock()
 	m.answers = []string{file("src/App.tsx", "export default 3\n") + "<command>wait</command>"}
 	m.mu.Unlock()
-	if seq, err = s.Edit(ctx, engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); err != nil {
+	if seq, err = s.Edit(ctx, engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"}); err != nil {
 		t.Fatal(err)
 	}
 	for u, err := range s.Watch(ctx, "ann", "shop", seq) {
@@ -334,7 +334,7 @@ func TestEditIsKilled(t *testing.T) {
 		}
 		w.cut = stop // waiting for a killed node is pointless
 		w.power(left)
-		seq, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"})
+		seq, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"})
 		if left < 0 {
 			if _, last := followEdit(t, s, "shop", seq); err != nil || last.Error != nil || last.Revision != 3 {
 				t.Fatalf("it ended with %+v (%v)", last, err)
@@ -374,7 +374,7 @@ func TestEditFails(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	create(t, s, "shop")
-	if _, err := s.Edit(t.Context(), engi.EditSpec{Owner: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
+	if _, err := s.Edit(t.Context(), engi.EditSpec{Viewer: "ann", App: "shop", Prompt: "x"}); !engi.Is(err, engi.Unsupported) {
 		t.Errorf("without models: %v", err)
 	}
 	w.models = brokenModel{}

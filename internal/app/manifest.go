@@ -70,9 +70,9 @@ func (m *manifests) forget(app engi.AppID) {
 }
 
 // Manifest implements [engi.Apps].
-func (s *Service) Manifest(ctx context.Context, owner engi.Owner, idOrName string, number int64) (_ engi.AppManifest, err error) {
+func (s *Service) Manifest(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) (_ engi.AppManifest, err error) {
 	defer engi.Annotate(&err, "manifest of app %.70s", idOrName)
-	id, number, err := s.revision(ctx, owner, idOrName, number)
+	id, number, err := s.revision(ctx, viewer, idOrName, number)
 	if err != nil {
 		return engi.AppManifest{}, err
 	}

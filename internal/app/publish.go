@@ -35,7 +35,7 @@ const (
 // Publish implements [engi.Apps].
 func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "publish app %.70s", spec.App)
-	u, err := s.open(ctx, spec.Owner, spec.App, how{capture: true})
+	u, err := s.open(ctx, spec.Viewer, spec.App, how{capture: true})
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -220,9 +220,9 @@ func compress(name string, data []byte) []byte {
 }
 
 // Unpublish implements [engi.Apps].
-func (s *Service) Unpublish(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Unpublish(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "unpublish app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -241,8 +241,8 @@ func (s *Service) Unpublish(ctx context.Context, owner engi.Owner, idOrName stri
 }
 
 // Published implements [engi.Apps].
-func (s *Service) Published(ctx context.Context, owner engi.Owner, idOrName, name string, packed bool) (f engi.PublishedFile, err error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) Published(ctx context.Context, viewer engi.Viewer, idOrName, name string, packed bool) (f engi.PublishedFile, err error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return f, err
 	}

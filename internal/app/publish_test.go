@@ -33,7 +33,7 @@ func publishable(t testing.TB, w *fixture, s *app.Service, name string) engi.App
 // published returns a published file.
 func published(t testing.TB, s *app.Service, app, path string, packed bool) (engi.PublishedFile, string) {
 	t.Helper()
-	f, err := s.Published(t.Context(), "", app, path, packed)
+	f, err := s.Published(t.Context(), engi.Everyone, app, path, packed)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -77,13 +77,13 @@ func TestPublishersAreFair(t *testing.T) {
 		var ann sync.WaitGroup
 		for i := range 6 {
 			ann.Go(func() {
-				if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: fmt.Sprint("app-", i)}); err != nil {
+				if _, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: fmt.Sprint("app-", i)}); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		time.Sleep(time.Second)
-		if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "bob", App: "his"}); err != nil {
+		if _, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "bob", App: "his"}); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(began); took > 90*time.Second {
@@ -102,7 +102,7 @@ func TestPublishersAreFair(t *testing.T) {
 
 func gone(t testing.TB, s *app.Service, app, path string) {
 	t.Helper()
-	if _, err := s.Published(t.Context(), "", app, path, false); !engi.Is(err, engi.NotFound) {
+	if _, err := s.Published(t.Context(), engi.Everyone, app, path, false); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%s: %v", path, err)
 	}
 }
@@ -124,7 +124,7 @@ func TestPublish(t *testing.T) {
 		"index.html": "<h1>one</h1>", "assets/index-DlFg9O5f.js": strings.Repeat("one();\n", 1000), "assets/user-settings.js": "x", "assets/logo-Abcdefg1.svg": "<svg/>",
 		"movie.mp4": string(big), "empty.txt": "",
 	}
-	x, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
+	x, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestPublish(t *testing.T) {
 
 	// The next publication replaces it, except for files that open pages need.
 	w.dist = map[string]string{"index.html": "<h1>two</h1>", "assets/index-Other123.js": "two()"}
-	if x, err = s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop", Private: true}); err != nil || !x.Published.Private || x.Published.Files != 2 {
+	if x, err = s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop", Private: true}); err != nil || !x.Published.Private || x.Published.Files != 2 {
 		t.Fatalf("%+v, %v", x.Published, err)
 	}
 	if _, text := published(t, s, "shop", "index.html", false); text != "<h1>two</h1>" {
@@ -173,7 +173,7 @@ func TestPublish(t *testing.T) {
 	published(t, s, "shop", "assets/index-DlFg9O5f.js", true)
 	gone(t, s, "shop", "movie.mp4")
 	w.dist = map[string]string{"index.html": "<h1>three</h1>"}
-	if _, err = s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"}); err != nil {
+	if _, err = s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"}); err != nil {
 		t.Fatal(err)
 	}
 	gone(t, s, "shop", "assets/index-DlFg9O5f.js")
@@ -203,7 +203,7 @@ func TestPublish(t *testing.T) {
 	if d := cmp.Diff([]engi.AppUpdateKind{engi.AppPublished, engi.AppPublished, engi.AppPublished, engi.AppUnpublished}, kinds); d != "" {
 		t.Error(d)
 	}
-	for _, err := range []error{s.Unpublish(t.Context(), "bob", "shop"), second(s.Publish(t.Context(), engi.PublishSpec{Owner: "bob", App: "shop"})), second(s.Published(t.Context(), "bob", "shop", "index.html", false))} {
+	for _, err := range []error{s.Unpublish(t.Context(), "bob", "shop"), second(s.Publish(t.Context(), engi.PublishSpec{Viewer: "bob", App: "shop"})), second(s.Published(t.Context(), "bob", "shop", "index.html", false))} {
 		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("bob: %v", err)
 		}
@@ -218,7 +218,7 @@ func TestPublishRefuses(t *testing.T) {
 	a := create(t, s, "shop")
 	refuses := func(kind engi.Kind, want string) {
 		t.Helper()
-		_, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
+		_, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"})
 		if !engi.Is(err, kind) || !strings.Contains(err.Error(), want) || engi.RemedyOf(err) == "" {
 			t.Errorf("%v (%q), want %s", err, engi.RemedyOf(err), want)
 		}
@@ -228,7 +228,7 @@ func TestPublishRefuses(t *testing.T) {
 	refuses(engi.Conflict, "has no build")
 	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("package.json", `{"scripts":{"build":"vite build"}}`) })
 	w.dist = map[string]string{"index.html": "first"}
-	if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"}); err != nil {
+	if _, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"}); err != nil {
 		t.Fatal(err)
 	}
 	w.dist = nil
@@ -245,7 +245,7 @@ func TestPublishRefuses(t *testing.T) {
 		{Name: "dist/" + strings.Repeat("d/", 40) + "x", Typeflag: tar.TypeReg},
 	} {
 		w.dist, w.links = page, []tar.Header{h}
-		_, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
+		_, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"})
 		if !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "of the build") && !strings.Contains(err.Error(), "no path") {
 			t.Errorf("%q: %v", h.Name, err)
 		}
@@ -270,7 +270,7 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 	s, stop := w.begin(t)
 	a := publishable(t, w, s, "shop")
 	w.dist = map[string]string{"index.html": "0", "x": "0"}
-	if _, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"}); err != nil {
+	if _, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"}); err != nil {
 		t.Fatal(err)
 	}
 	for step, was := 0, "0"; ; step++ {
@@ -279,7 +279,7 @@ func TestPublishIsAllOrNothing(t *testing.T) {
 		w.dist = map[string]string{"index.html": now, "x": now}
 		w.mu.Unlock()
 		w.power(step)
-		_, err := s.Publish(t.Context(), engi.PublishSpec{Owner: "ann", App: "shop"})
+		_, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"})
 		cut := w.isOff()
 		stop()
 		w.power(-1)
@@ -308,7 +308,7 @@ func TestBranch(t *testing.T) {
 	apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "two\n") + file("a.txt", "a\n")})
 	apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "three\n")})
 	two := recorded(t, s, "shop", 2)
-	b, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Name: "blue", Revision: 2, Idempotency: "k"})
+	b, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: "shop", Name: "blue", Revision: 2, Idempotency: "k"})
 	if err != nil || b.State != engi.AppReady || b.Revision != 1 || b.Sandbox == "" || b.Sandbox == a.Sandbox || b.Name != "blue" || b.Owner != "ann" || b.Port != a.Port {
 		t.Fatalf("%+v, %v", b, err)
 	}
@@ -320,19 +320,19 @@ func TestBranch(t *testing.T) {
 	if err != nil || len(revs) != 1 || revs[0].From != a.ID || revs[0].Of != 2 || revs[0].Parent != 0 || revs[0].Message != "Branch from shop at revision 2" || len(revs[0].Changed) != len(two) || revs[0].Commit == "" {
 		t.Errorf("the history is %+v (%v)", revs, err)
 	}
-	if again, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Name: "blue", Revision: 2, Idempotency: "k"}); err != nil || again.ID != b.ID {
+	if again, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: "shop", Name: "blue", Revision: 2, Idempotency: "k"}); err != nil || again.ID != b.ID {
 		t.Errorf("again: %+v, %v", again, err)
 	}
 	for _, c := range []struct {
 		spec engi.BranchSpec
 		kind engi.Kind
 	}{
-		{engi.BranchSpec{Owner: "ann", App: "shop", Name: "red", Idempotency: "k"}, engi.Conflict},
-		{engi.BranchSpec{Owner: "ann", App: "shop", Name: "blue"}, engi.Conflict},
-		{engi.BranchSpec{Owner: "ann", App: "shop", Name: "a b"}, engi.Invalid},
-		{engi.BranchSpec{Owner: "ann", App: "shop", Revision: 9}, engi.NotFound},
-		{engi.BranchSpec{Owner: "bob", App: "shop"}, engi.NotFound},
-		{engi.BranchSpec{Owner: "bob", App: string(a.ID)}, engi.NotFound},
+		{engi.BranchSpec{Viewer: "ann", App: "shop", Name: "red", Idempotency: "k"}, engi.Conflict},
+		{engi.BranchSpec{Viewer: "ann", App: "shop", Name: "blue"}, engi.Conflict},
+		{engi.BranchSpec{Viewer: "ann", App: "shop", Name: "a b"}, engi.Invalid},
+		{engi.BranchSpec{Viewer: "ann", App: "shop", Revision: 9}, engi.NotFound},
+		{engi.BranchSpec{Viewer: "bob", App: "shop"}, engi.NotFound},
+		{engi.BranchSpec{Viewer: "bob", App: string(a.ID)}, engi.NotFound},
 	} {
 		if x, err := s.Branch(t.Context(), c.spec); !engi.Is(err, c.kind) {
 			t.Errorf("%+v: %+v, %v", c.spec, x, err)
@@ -372,7 +372,7 @@ func TestBranchIsAllOrNothing(t *testing.T) {
 	for step := 0; ; step++ {
 		name := fmt.Sprint("b", step)
 		w.power(step)
-		_, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Name: name})
+		_, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: "shop", Name: name})
 		cut := w.isOff()
 		stop()
 		w.power(-1)

@@ -81,7 +81,7 @@ func (s *Service) hold(ctx context.Context, a *app, h how) (_ *use, err error) {
 // caller holds the app's lock, and calls leave.
 func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err error) {
 	id := a.id
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil {
 		return nil, err
 	}
@@ -515,7 +515,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 		}
 		defer unlock()
 		err = retry(ctx, projectTries, func() error {
-			rec, err := s.opt.Store.Find(ctx, "", string(id))
+			rec, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 			if err != nil || rec.Sandbox == "" {
 				return err
 			}

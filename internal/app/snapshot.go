@@ -54,7 +54,7 @@ func (s *Service) makeSnapshot(ctx context.Context, u *use) (k Snapshot, err err
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)() // the next node deletes the snapshot
-	x, err := s.opt.Lifecycle.Snapshot(work, "", u.rec.Sandbox, engi.SnapshotSpec{ID: id, Name: "apps/" + u.rec.Name + "/" + string(id[len(id)-8:])})
+	x, err := s.opt.Lifecycle.Snapshot(work, engi.Everyone, u.rec.Sandbox, engi.SnapshotSpec{ID: id, Name: "apps/" + u.rec.Name + "/" + string(id[len(id)-8:])})
 	if err != nil {
 		return k, err
 	}
@@ -93,9 +93,9 @@ func (s *Service) tryKeep(ctx context.Context, u *use, say *reporter) (Snapshot,
 }
 
 // Snapshot implements [engi.Apps].
-func (s *Service) Snapshot(ctx context.Context, owner engi.Owner, idOrName string) (rev engi.Revision, err error) {
+func (s *Service) Snapshot(ctx context.Context, viewer engi.Viewer, idOrName string) (rev engi.Revision, err error) {
 	defer engi.Annotate(&err, "keep a snapshot of app %.70s", idOrName)
-	u, err := s.open(ctx, owner, idOrName, how{idle: true, capture: true})
+	u, err := s.open(ctx, viewer, idOrName, how{idle: true, capture: true})
 	if err != nil {
 		return rev, err
 	}
@@ -148,7 +148,7 @@ func (s *Service) addSnapshots(ctx context.Context, r Record, revisions []engi.R
 func (s *Service) snapshots(ctx context.Context, r Record) (there []Snapshot, err error) {
 	gone := map[engi.SnapshotID]bool{}
 	for _, k := range r.Snapshots {
-		_, err := s.opt.Snapshots.Get(ctx, r.Owner, string(k.ID))
+		_, err := s.opt.Snapshots.Get(ctx, r.Owner.Viewer(), string(k.ID))
 		switch {
 		case err == nil:
 			there = append(there, k)
@@ -189,9 +189,9 @@ func (s *Service) snapshotOf(ctx context.Context, r Record, number int64) (k Sna
 }
 
 // Restore implements [engi.Apps].
-func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string, number int64) (rev engi.Revision, err error) {
+func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) (rev engi.Revision, err error) {
 	defer engi.Annotate(&err, "restore app %.70s", idOrName)
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return rev, err
 	}
@@ -210,7 +210,7 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string
 		return rev, err
 	}
 	defer unlock()
-	if r, err = s.opt.Store.Find(ctx, "", string(r.ID)); err != nil {
+	if r, err = s.opt.Store.Find(ctx, engi.Everyone, string(r.ID)); err != nil {
 		return rev, err
 	}
 	if err := r.busy(0); err != nil {
@@ -341,7 +341,7 @@ func (s *Service) dropSnapshots(ctx context.Context, id engi.AppID) error {
 // tidy deletes the strays of an app, as its record lists them now: the caller of a
 // transaction may not know whether it was committed. The caller holds the app's lock.
 func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil || !r.Stray.any() {
 		return err
 	}
@@ -353,7 +353,7 @@ func (s *Service) tidy(ctx context.Context, id engi.AppID) error {
 		}
 	}
 	for _, id := range r.Stray.Snapshots {
-		if err := engi.Ignore(s.opt.Snapshots.Remove(ctx, "", string(id)), engi.NotFound); err != nil {
+		if err := engi.Ignore(s.opt.Snapshots.Remove(ctx, engi.Everyone, string(id)), engi.NotFound); err != nil {
 			left.Snapshots, wrong = append(left.Snapshots, id), append(wrong, err)
 		}
 	}

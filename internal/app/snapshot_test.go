@@ -35,7 +35,7 @@ func settled(t testing.TB, w *fixture) {
 	var all []app.Record
 	wait(t, func() bool {
 		var err error
-		if all, err = store.Apps(w.db).List(t.Context(), "", engi.Paging{}); err != nil {
+		if all, err = store.Apps(w.db).List(t.Context(), engi.Everyone, engi.Paging{}); err != nil {
 			t.Fatal(err)
 		}
 		return !slices.ContainsFunc(all, func(r app.Record) bool { return len(r.Stray.Sandboxes)+len(r.Stray.Snapshots) > 0 })
@@ -149,7 +149,7 @@ func TestSnapshots(t *testing.T) {
 
 	// A branch has the database of the snapshot, or without a snapshot none.
 	for name, want := range map[string]string{"blue": "one", "red": ""} {
-		b, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Revision: 2, Name: name, Snapshot: name == "blue"})
+		b, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: "shop", Revision: 2, Name: name, Snapshot: name == "blue"})
 		if err != nil || b.State != engi.AppReady || w.database(b.Sandbox) != want {
 			t.Errorf("%s is %+v (%v)", name, b, err)
 		}
@@ -158,7 +158,7 @@ func TestSnapshots(t *testing.T) {
 		}
 		projected(t, w, s, b)
 	}
-	if _, err := s.Branch(t.Context(), engi.BranchSpec{Owner: "ann", App: "shop", Revision: 3, Snapshot: true}); !engi.Is(err, engi.NotFound) {
+	if _, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: "shop", Revision: 3, Snapshot: true}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("a branch without its snapshot: %v", err)
 	}
 	settled(t, w)
@@ -168,7 +168,7 @@ func TestSnapshots(t *testing.T) {
 	for what, err := range map[string]error{
 		"snapshot": second(s.Snapshot(t.Context(), "bob", id)),
 		"restore":  second(s.Restore(t.Context(), "bob", id, 2)),
-		"branch":   second(s.Branch(t.Context(), engi.BranchSpec{Owner: "bob", App: id, Snapshot: true})),
+		"branch":   second(s.Branch(t.Context(), engi.BranchSpec{Viewer: "bob", App: id, Snapshot: true})),
 	} {
 		if !engi.Is(err, engi.NotFound) {
 			t.Errorf("%s by another owner: %v", what, err)
@@ -289,7 +289,7 @@ func TestPowerCutsOfSnapshots(t *testing.T) {
 	random := seed.New(t)
 	for name, act := range map[string]func(ctx context.Context, s *app.Service) error{
 		"apply": func(ctx context.Context, s *app.Service) error {
-			seq, err := s.Apply(ctx, engi.ApplySpec{Owner: "ann", App: "shop", Text: file("src/App.tsx", "three\n"), Snapshot: true})
+			seq, err := s.Apply(ctx, engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("src/App.tsx", "three\n"), Snapshot: true})
 			for u, e := range s.Watch(ctx, "ann", "shop", seq) {
 				if err != nil || e != nil || u.Apply == seq && (u.Kind == engi.AppApplied || u.Kind == engi.AppApplyFailed) {
 					break
@@ -300,7 +300,7 @@ func TestPowerCutsOfSnapshots(t *testing.T) {
 		"snapshot": func(ctx context.Context, s *app.Service) error { return second(s.Snapshot(ctx, "ann", "shop")) },
 		"restore":  func(ctx context.Context, s *app.Service) error { return second(s.Restore(ctx, "ann", "shop", 2)) },
 		"branch": func(ctx context.Context, s *app.Service) error {
-			return second(s.Branch(ctx, engi.BranchSpec{Owner: "ann", App: "shop", Name: "blue", Snapshot: true}))
+			return second(s.Branch(ctx, engi.BranchSpec{Viewer: "ann", App: "shop", Name: "blue", Snapshot: true}))
 		},
 		"remove": func(ctx context.Context, s *app.Service) error { return s.Remove(ctx, "ann", "shop") },
 	} {

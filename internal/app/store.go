@@ -106,13 +106,13 @@ type Store interface {
 	// of another app of that owner. It reports NotFound if that revision does not exist, and Exhausted if
 	// the owner then exceeds the bounds b.
 	Branch(ctx context.Context, r Record, first engi.Revision, b Bounds) error
-	// Find returns an app by ID or name. It reports NotFound, and, for the empty owner,
-	// Conflict if several owners have an app of that name.
-	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
+	// Find returns an app by ID or name. It reports NotFound, and, for [engi.Everyone], Conflict if
+	// several owners have an app of that name.
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (Record, error)
 	// ByIdempotencyKey returns the app that was added with a key. It reports NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// List returns apps, newest first.
-	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]Record, error)
+	List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]Record, error)
 	// Change calls f with the record of an app and stores the changed record together
 	// with the changes that f makes through tx. Nothing is stored if f fails. f must not use the
 	// store.

@@ -121,9 +121,9 @@ func updateOf(e engi.Event) (u engi.AppUpdate, ok bool, err error) {
 }
 
 // Watch implements [engi.Apps].
-func (s *Service) Watch(ctx context.Context, owner engi.Owner, idOrName string, seq int64) iter.Seq2[engi.AppUpdate, error] {
+func (s *Service) Watch(ctx context.Context, viewer engi.Viewer, idOrName string, seq int64) iter.Seq2[engi.AppUpdate, error] {
 	return func(yield func(engi.AppUpdate, error) bool) {
-		r, err := s.opt.Store.Find(ctx, owner, idOrName)
+		r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 		if err != nil {
 			yield(engi.AppUpdate{}, err)
 			return
@@ -139,7 +139,7 @@ func (s *Service) Watch(ctx context.Context, owner engi.Owner, idOrName string, 
 		go func() {
 			defer close(done)
 			defer close(events)
-			for e, err := range s.opt.Events.Follow(ctx, "", engi.EventFilter{Subject: string(r.ID), After: seq}) {
+			for e, err := range s.opt.Events.Follow(ctx, engi.Everyone, engi.EventFilter{Subject: string(r.ID), After: seq}) {
 				select {
 				case events <- item{e, err}:
 				case <-ctx.Done():

@@ -1,5 +1,5 @@
 // Package attack attacks a node as hostile programs and tenants would, and reports
-// the outcomes: escapes from sandboxes, ways around the wall, secrets, the objects of
+// the outcomes: escapes from sandboxes, ways around the egress gateway, secrets, the objects of
 // other tenants, and exhaustion. Operators can run it against their own node, with
 // "engi attack"; tests of the whole system run the same programs.
 //
@@ -21,7 +21,7 @@ import (
 )
 
 // Groups of attacks, in the order in which they are tried.
-var Groups = []string{"escape", "wall", "secrets", "tenancy", "exhaustion"}
+var Groups = []string{"escape", "egress", "secrets", "tenancy", "exhaustion"}
 
 // Outcomes of an attack.
 const (
@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 		return nil, err
 	}
 	r := &run{Options: o}
-	for i, f := range []func(context.Context){r.escapes, r.wall, r.secrets, r.tenancy, r.exhaustion} {
+	for i, f := range []func(context.Context){r.escapes, r.egress, r.secrets, r.tenancy, r.exhaustion} {
 		if len(o.Only) == 0 || slices.Contains(o.Only, Groups[i]) {
 			f(ctx)
 		}

@@ -55,7 +55,7 @@ func (l *Index) saveAnnounced(ctx context.Context) {
 func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 	ctx, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	err := l.saveAsRun(ctx, a)
+	err := l.SaveModules(ctx, a.run.Owner.Viewer(), a.run.Session, a.modules)
 	if engi.Is(err, engi.NotFound) && len(a.modules) > 1 {
 		// Models announce files that they have not written: save the others.
 		for _, m := range a.modules {
@@ -68,20 +68,4 @@ func (l *Index) saveModulesOf(ctx context.Context, a announcement) {
 		return
 	}
 	l.log.Debug("saved the modules of an answer", "run", a.run.ID, "session", a.run.Session, "modules", len(a.modules))
-}
-
-// saveAsRun saves announced modules in the session of the run. Runs act on behalf of one
-// owner: runs of the node itself do not save in sessions of others.
-func (l *Index) saveAsRun(ctx context.Context, a announcement) error {
-	if l.opt.Sessions == nil {
-		return l.SaveModules(ctx, a.run.Owner, a.run.Session, a.modules) // reports the error
-	}
-	s, err := l.opt.Sessions.Get(ctx, a.run.Owner, a.run.Session)
-	if err == nil && s.Owner != a.run.Owner {
-		err = engi.Errorf(engi.NotFound, "the owner of the run has no session %.80s", a.run.Session)
-	}
-	if err != nil {
-		return err
-	}
-	return l.SaveModules(ctx, s.Owner, string(s.ID), a.modules)
 }

@@ -81,7 +81,7 @@ type stuckSessions struct {
 	calls int
 }
 
-func (s *stuckSessions) Enter(ctx context.Context, _ engi.Owner, _ string) (engi.Guest, func(), error) {
+func (s *stuckSessions) Enter(ctx context.Context, _ engi.Viewer, _ string) (engi.Guest, func(), error) {
 	s.calls++
 	<-ctx.Done()
 	return nil, nil, ctx.Err()

@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -55,8 +56,8 @@ type Quota struct {
 // Sessions is the part of [engi.Sessions] that the docs use: to determine
 // whether a session still has its volume, and to read files of modules.
 type Sessions interface {
-	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
-	Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error)
+	Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error)
+	Enter(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Guest, func(), error)
 }
 
 // An Embedder converts texts to vectors. It is safe for concurrent use.
@@ -174,8 +175,8 @@ func (l *Index) wakeEmbedder() {
 }
 
 // Documents implements [engi.Docs].
-func (l *Index) Documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]engi.Document, error) {
-	records, err := l.documents(ctx, owner, p, ids...)
+func (l *Index) Documents(ctx context.Context, viewer engi.Viewer, p engi.Paging, ids ...engi.DocumentID) ([]engi.Document, error) {
+	records, err := l.documents(ctx, viewer, p, ids...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,19 +187,19 @@ func (l *Index) Documents(ctx context.Context, owner engi.Owner, p engi.Paging, 
 	return list, nil
 }
 
-// documents returns the documents that owner can see, or those with the given ids, by package and
-// title.
-func (l *Index) documents(ctx context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) ([]Record, error) {
+// documents returns the documents that viewer sees, with those of the node, or those with the given
+// ids, by package and title.
+func (l *Index) documents(ctx context.Context, viewer engi.Viewer, p engi.Paging, ids ...engi.DocumentID) ([]Record, error) {
 	f := Filter{Documents: true, IDs: ids, Page: p}
-	if owner != "" {
-		f.Collections = []string{documentCollection(owner), documentCollection("")}
+	if viewer != engi.Everyone {
+		f.Collections = slices.Compact([]string{documentCollection(viewer.Owner()), documentCollection("")})
 	}
 	return l.opt.Store.Records(ctx, f)
 }
 
 // Packages implements [engi.Docs].
-func (l *Index) Packages(ctx context.Context, owner engi.Owner) ([]engi.DocumentPackage, error) {
-	records, err := l.documents(ctx, owner, engi.Paging{})
+func (l *Index) Packages(ctx context.Context, viewer engi.Viewer) ([]engi.DocumentPackage, error) {
+	records, err := l.documents(ctx, viewer, engi.Paging{})
 	if err != nil {
 		return nil, err
 	}
@@ -218,25 +219,25 @@ func (l *Index) Packages(ctx context.Context, owner engi.Owner) ([]engi.Document
 }
 
 // Remove implements [engi.Docs].
-func (l *Index) Remove(ctx context.Context, owner engi.Owner, id engi.DocumentID) (err error) {
+func (l *Index) Remove(ctx context.Context, viewer engi.Viewer, id engi.DocumentID) (err error) {
 	defer engi.Annotate(&err, "remove document %s", id)
-	r, err := l.editable(ctx, owner, id)
+	r, err := l.editable(ctx, viewer, id)
 	if err != nil {
 		return err
 	}
 	return l.remove(ctx, r.Collection, []engi.DocumentID{r.ID})
 }
 
-// editable returns a document that owner may change: its own, or any for the
-// empty owner.
-func (l *Index) editable(ctx context.Context, owner engi.Owner, id engi.DocumentID) (Record, error) {
-	found, err := l.documents(ctx, owner, engi.Paging{}, id)
+// editable returns a document that viewer may change. An owner may read the documents of the node,
+// but not change them.
+func (l *Index) editable(ctx context.Context, viewer engi.Viewer, id engi.DocumentID) (Record, error) {
+	found, err := l.documents(ctx, viewer, engi.Paging{}, id)
 	switch {
 	case err != nil:
 		return Record{}, err
 	case len(found) == 0:
 		return Record{}, engi.Errorf(engi.NotFound, "there is no such document").WithRemedy("'engi docs list' shows yours")
-	case owner != "" && found[0].Owner == "":
+	case !viewer.Sees(found[0].Owner):
 		return Record{}, engi.Errorf(engi.Denied, "it belongs to the node").WithRemedy("ask the operator of the node; you can change documents of your own")
 	}
 	return found[0], nil

@@ -79,7 +79,7 @@ func TestSearchFindsChunks(t *testing.T) {
 		for question, anchor := range map[string]string{
 			"createIssue": "create-an-issue", "create an issue": "create-an-issue", "how do I install it": "install", "next page of a list": "pagination",
 		} {
-			f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Text: question, Mode: mode})
+			f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: "ann", Text: question, Mode: mode})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -88,10 +88,10 @@ func TestSearchFindsChunks(t *testing.T) {
 			}
 		}
 	}
-	if f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "bob", Text: "createIssue"}); err != nil || len(f.Hits) > 0 {
+	if f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: "bob", Text: "createIssue"}); err != nil || len(f.Hits) > 0 {
 		t.Errorf("bob finds %v, %v", f.Hits, err)
 	}
-	if f, err := l.Search(t.Context(), engi.SearchSpec{Text: "createIssue", Package: "other"}); err != nil || len(f.Hits) > 0 {
+	if f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: "createIssue", Package: "other"}); err != nil || len(f.Hits) > 0 {
 		t.Errorf("of another package: %v, %v", f.Hits, err)
 	}
 }
@@ -172,14 +172,14 @@ func TestNonsenseFindsNothing(t *testing.T) {
 	}
 	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
 		for _, text := range []string{"xyzzy plugh frobnicate", "qwertz", "asdf jkl", "zq"} {
-			f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Text: text, Mode: mode})
+			f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: "ann", Text: text, Mode: mode})
 			if err != nil || len(f.Hits) > 0 {
 				t.Errorf("%s %q: %d hits, %v", mode, text, len(f.Hits), err)
 			}
 		}
 	}
 	for text, heading := range map[string]string{"paginatoin": "Pagination", "creating issues": "Create an issue", "instalation": "Install"} {
-		f, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Text: text})
+		f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: "ann", Text: text})
 		if err != nil || len(f.Hits) == 0 || f.Hits[0].Headings[len(f.Hits[0].Headings)-1] != heading {
 			t.Errorf("%q does not find %s: %+v, %v", text, heading, f.Hits, err)
 		}
@@ -210,7 +210,7 @@ func TestUnchangedChunksAreNotEmbeddedAgain(t *testing.T) {
 	if n := e.texts.Load(); n != 5 {
 		t.Errorf("%d embedded, want one more than 4", n)
 	}
-	if f := find(t, l, engi.SearchSpec{Owner: "ann", Text: "deno add", Mode: engi.SearchKeyword}); len(f.Hits) == 0 || f.Hits[0].Headings[1] != "Install" {
+	if f := find(t, l, engi.SearchSpec{Viewer: "ann", Text: "deno add", Mode: engi.SearchKeyword}); len(f.Hits) == 0 || f.Hits[0].Headings[1] != "Install" {
 		t.Errorf("%+v", f.Hits)
 	}
 	// A failed refresh keeps the text.
@@ -220,7 +220,7 @@ func TestUnchangedChunksAreNotEmbeddedAgain(t *testing.T) {
 	if err != nil || failed[0].State != engi.DocumentFailed || failed[0].Error == nil || failed[0].Error.Kind != engi.Unavailable {
 		t.Errorf("failed: %+v, %v", failed, err)
 	}
-	if f := find(t, l, engi.SearchSpec{Owner: "ann", Text: "deno add"}); len(f.Hits) == 0 {
+	if f := find(t, l, engi.SearchSpec{Viewer: "ann", Text: "deno add"}); len(f.Hits) == 0 {
 		t.Error("a document whose refresh failed is not found")
 	}
 }
@@ -242,23 +242,23 @@ func TestAddRefuses(t *testing.T) {
 		spec engi.DocumentSpec
 		want engi.Kind
 	}{
-		"nothing":    {engi.DocumentSpec{}, engi.Invalid},
-		"blank":      {engi.DocumentSpec{Text: " \n"}, engi.Invalid},
-		"no text":    {engi.DocumentSpec{Title: "x", Text: "a\xff"}, engi.Invalid},
-		"NUL":        {engi.DocumentSpec{Title: "x", Text: "a\x00"}, engi.Invalid},
-		"no title":   {engi.DocumentSpec{Text: "words"}, engi.Invalid},
-		"HTML":       {engi.DocumentSpec{Title: "x", Text: "<!DOCTYPE html><p>x"}, engi.Invalid},
-		"too long":   {engi.DocumentSpec{Title: "x", Text: strings.Repeat("word ", 2<<20)}, engi.Invalid},
-		"bad URL":    {engi.DocumentSpec{URL: "file:///etc/passwd"}, engi.Invalid},
-		"with user":  {engi.DocumentSpec{URL: "https://a:b@c.example/"}, engi.Invalid},
-		"a page":     {engi.DocumentSpec{URL: s.URL + "/page"}, engi.Invalid},
-		"endless":    {engi.DocumentSpec{URL: s.URL + "/loop"}, engi.Invalid},
-		"forbidden":  {engi.DocumentSpec{URL: s.URL + "/secret"}, engi.Denied},
-		"broken":     {engi.DocumentSpec{URL: s.URL + "/gone"}, engi.Unavailable},
-		"unreached":  {engi.DocumentSpec{URL: "http://127.0.0.1:1/x"}, engi.Unavailable},
-		"the wall":   {engi.DocumentSpec{Owner: "eve", URL: s.URL}, engi.Denied},
-		"much":       {engi.DocumentSpec{Title: "x", Text: strings.Repeat("x ", 600)}, engi.Exhausted},
-		"of a title": {engi.DocumentSpec{Title: "a\nb", Text: "x"}, engi.Invalid},
+		"nothing":            {engi.DocumentSpec{}, engi.Invalid},
+		"blank":              {engi.DocumentSpec{Text: " \n"}, engi.Invalid},
+		"no text":            {engi.DocumentSpec{Title: "x", Text: "a\xff"}, engi.Invalid},
+		"NUL":                {engi.DocumentSpec{Title: "x", Text: "a\x00"}, engi.Invalid},
+		"no title":           {engi.DocumentSpec{Text: "words"}, engi.Invalid},
+		"HTML":               {engi.DocumentSpec{Title: "x", Text: "<!DOCTYPE html><p>x"}, engi.Invalid},
+		"too long":           {engi.DocumentSpec{Title: "x", Text: strings.Repeat("word ", 2<<20)}, engi.Invalid},
+		"bad URL":            {engi.DocumentSpec{URL: "file:///etc/passwd"}, engi.Invalid},
+		"with user":          {engi.DocumentSpec{URL: "https://a:b@c.example/"}, engi.Invalid},
+		"a page":             {engi.DocumentSpec{URL: s.URL + "/page"}, engi.Invalid},
+		"endless":            {engi.DocumentSpec{URL: s.URL + "/loop"}, engi.Invalid},
+		"forbidden":          {engi.DocumentSpec{URL: s.URL + "/secret"}, engi.Denied},
+		"broken":             {engi.DocumentSpec{URL: s.URL + "/gone"}, engi.Unavailable},
+		"unreached":          {engi.DocumentSpec{URL: "http://127.0.0.1:1/x"}, engi.Unavailable},
+		"the egress gateway": {engi.DocumentSpec{Owner: "eve", URL: s.URL}, engi.Denied},
+		"much":               {engi.DocumentSpec{Title: "x", Text: strings.Repeat("x ", 600)}, engi.Exhausted},
+		"of a title":         {engi.DocumentSpec{Title: "a\nb", Text: "x"}, engi.Invalid},
 	} {
 		if c.spec.Owner == "" {
 			c.spec.Owner = "ann"
@@ -267,7 +267,7 @@ func TestAddRefuses(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if list, err := l.Documents(t.Context(), "", engi.Paging{}); err != nil || len(list) != 0 {
+	if list, err := l.Documents(t.Context(), engi.Everyone, engi.Paging{}); err != nil || len(list) != 0 {
 		t.Errorf("left behind: %+v, %v", list, err)
 	}
 	for range 2 { // the second replaces the first
@@ -325,43 +325,46 @@ func TestOwnersAreKeptApart(t *testing.T) {
 		return d
 	}
 	node, ann, bob := add("", "p"), add("ann", "p"), add("bob", "q")
-	for owner, want := range map[engi.Owner]string{"": "[{p 2 2} {q 1 1}]", "ann": "[{p 2 2}]", "bob": "[{p 1 1} {q 1 1}]"} {
-		ps, err := l.Packages(t.Context(), owner)
+	for viewer, want := range map[engi.Viewer]string{engi.Everyone: "[{p 2 2} {q 1 1}]", "": "[{p 1 1}]", "ann": "[{p 2 2}]", "bob": "[{p 1 1} {q 1 1}]"} {
+		ps, err := l.Packages(t.Context(), viewer)
 		if err != nil || fmt.Sprint(ps) != want {
-			t.Errorf("%q: %v, %v", owner, ps, err)
+			t.Errorf("%q: %v, %v", viewer, ps, err)
 		}
 		n := 2
-		if owner == "" {
+		switch viewer {
+		case engi.Everyone:
 			n = 3
+		case "":
+			n = 1
 		}
-		if f := find(t, l, engi.SearchSpec{Owner: owner, Text: "apples"}); len(f.Hits) != n {
-			t.Errorf("%q finds %+v", owner, f.Hits)
+		if f := find(t, l, engi.SearchSpec{Viewer: viewer, Text: "apples"}); len(f.Hits) != n {
+			t.Errorf("%q finds %+v", viewer, f.Hits)
 		}
 	}
 	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
-		if f := find(t, l, engi.SearchSpec{Own: true, Text: "apples", Mode: mode}); len(f.Hits) != 1 || f.Hits[0].Document != node.ID {
+		if f := find(t, l, engi.SearchSpec{Text: "apples", Mode: mode}); len(f.Hits) != 1 || f.Hits[0].Document != node.ID {
 			t.Errorf("the node finds by %s %+v", mode, f.Hits)
 		}
 	}
 	for _, c := range []struct {
-		owner engi.Owner
-		id    engi.DocumentID
-		want  engi.Kind
+		viewer engi.Viewer
+		id     engi.DocumentID
+		want   engi.Kind
 	}{{"ann", bob.ID, engi.NotFound}, {"ann", node.ID, engi.Denied}, {"ann", engi.NewDocumentID(), engi.NotFound}} {
-		if err := l.Remove(t.Context(), c.owner, c.id); !engi.Is(err, c.want) {
+		if err := l.Remove(t.Context(), c.viewer, c.id); !engi.Is(err, c.want) {
 			t.Errorf("remove: %v", err)
 		}
-		if _, err := l.Refresh(t.Context(), c.owner, c.id); !engi.Is(err, c.want) {
+		if _, err := l.Refresh(t.Context(), c.viewer, c.id); !engi.Is(err, c.want) {
 			t.Errorf("refresh: %v", err)
 		}
 	}
 	if err := l.Remove(t.Context(), "ann", ann.ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Remove(t.Context(), "", bob.ID); err != nil {
+	if err := l.Remove(t.Context(), engi.Everyone, bob.ID); err != nil {
 		t.Fatal(err)
 	}
-	if f := find(t, l, engi.SearchSpec{Text: "apples"}); len(f.Hits) != 1 || f.Hits[0].Document != node.ID {
+	if f := find(t, l, engi.SearchSpec{Viewer: engi.Everyone, Text: "apples"}); len(f.Hits) != 1 || f.Hits[0].Document != node.ID {
 		t.Errorf("%+v", f.Hits)
 	}
 }
@@ -398,15 +401,15 @@ func TestAnotherEmbedder(t *testing.T) {
 	}
 	e := &countingEmbedder{Embedder: docs.BuiltIn(), name: "other"}
 	l := open(t, docs.Options{Store: s, Embedder: e})
-	f := find(t, l, engi.SearchSpec{Text: "pages"})
+	f := find(t, l, engi.SearchSpec{Viewer: engi.Everyone, Text: "pages"})
 	if len(f.Hits) == 0 || !strings.Contains(f.Note, "4 chunks have no vectors") || f.Embedder != "other" {
 		t.Errorf("%+v", f)
 	}
 	e.failing.Store(true)
-	if f := find(t, l, engi.SearchSpec{Text: "pages"}); len(f.Hits) == 0 || !strings.Contains(f.Note, "does not answer") || f.Embedder != "" {
+	if f := find(t, l, engi.SearchSpec{Viewer: engi.Everyone, Text: "pages"}); len(f.Hits) == 0 || !strings.Contains(f.Note, "does not answer") || f.Embedder != "" {
 		t.Errorf("%+v", f)
 	}
-	if _, err := l.Search(t.Context(), engi.SearchSpec{Text: "pages", Mode: engi.SearchVector}); !engi.Is(err, engi.Unavailable) {
+	if _, err := l.Search(t.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: "pages", Mode: engi.SearchVector}); !engi.Is(err, engi.Unavailable) {
 		t.Errorf("%v", err)
 	}
 	if _, err := l.Add(t.Context(), engi.DocumentSpec{Title: "later", Text: "It is found by words."}); err != nil {
@@ -414,7 +417,7 @@ func TestAnotherEmbedder(t *testing.T) {
 	}
 	e.failing.Store(false)
 	run(t, l)
-	until(t, "every chunk has a vector", func() bool { return find(t, l, engi.SearchSpec{Text: "pages"}).Note == "" })
+	until(t, "every chunk has a vector", func() bool { return find(t, l, engi.SearchSpec{Viewer: engi.Everyone, Text: "pages"}).Note == "" })
 	if n := e.texts.Load(); n < 5 {
 		t.Errorf("%d embedded", n)
 	}
@@ -451,7 +454,7 @@ func TestConfiguredDocuments(t *testing.T) {
 		l := open(t, o)
 		run(t, l)
 		until(t, "all are there", func() bool { return titles(l) == "/gone failed, Linear ready, First ready, b.txt ready" })
-		if f := find(t, l, engi.SearchSpec{Owner: "ann", Package: "local", Text: "marmalade"}); len(f.Hits) == 0 || f.Hits[0].Title != "First" || f.Hits[0].URL != "" {
+		if f := find(t, l, engi.SearchSpec{Viewer: "ann", Package: "local", Text: "marmalade"}); len(f.Hits) == 0 || f.Hits[0].Title != "First" || f.Hits[0].URL != "" {
 			t.Errorf("%+v", f)
 		}
 	})
@@ -474,8 +477,8 @@ type fakeSessions struct {
 	guest   engi.Guest
 }
 
-func (s *fakeSessions) Get(_ context.Context, owner engi.Owner, id string) (engi.Session, error) {
-	if owner != "" && owner != s.session.Owner || id != string(s.session.ID) && id != s.session.Name {
+func (s *fakeSessions) Get(_ context.Context, viewer engi.Viewer, id string) (engi.Session, error) {
+	if !viewer.Sees(s.session.Owner) || id != string(s.session.ID) && id != s.session.Name {
 		return engi.Session{}, engi.Errorf(engi.NotFound, "there is no such session")
 	}
 	now := s.session
@@ -485,7 +488,7 @@ func (s *fakeSessions) Get(_ context.Context, owner engi.Owner, id string) (engi
 	return now, nil
 }
 
-func (s *fakeSessions) Enter(context.Context, engi.Owner, string) (engi.Guest, func(), error) {
+func (s *fakeSessions) Enter(context.Context, engi.Viewer, string) (engi.Guest, func(), error) {
 	return s.guest, func() {}, nil
 }
 
@@ -533,8 +536,8 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	paths := func(owner engi.Owner, session string) string {
-		ms, err := l.Modules(t.Context(), owner, session)
+	paths := func(viewer engi.Viewer, session string) string {
+		ms, err := l.Modules(t.Context(), viewer, session)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -564,27 +567,27 @@ func TestModulesLiveAsLongAsTheirVolume(t *testing.T) {
 		spec engi.SearchSpec
 		want string
 	}{
-		"in its session":   {engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket"}, "lib/linear.ts"},
-		"in another":       {engi.SearchSpec{Owner: "ann", Text: "openTicket"}, ""},
-		"of the user":      {engi.SearchSpec{Owner: "ann", Text: "formats dates", Limit: 1}, "lib/dates.ts"},
-		"of another user":  {engi.SearchSpec{Owner: "bob", Text: "formats dates"}, ""},
-		"of a package":     {engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket", Package: "@linear/sdk"}, "lib/linear.ts"},
-		"of no package":    {engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket", Package: "other"}, ""},
-		"by who sees all":  {engi.SearchSpec{Text: "formats dates", Limit: 1}, "lib/dates.ts"},
-		"by its first use": {engi.SearchSpec{Owner: "ann", Session: "chat", Text: "tickets in the tracker", Limit: 1}, "lib/linear.ts"},
+		"in its session":   {engi.SearchSpec{Viewer: "ann", Session: "chat", Text: "openTicket"}, "lib/linear.ts"},
+		"in another":       {engi.SearchSpec{Viewer: "ann", Text: "openTicket"}, ""},
+		"of the user":      {engi.SearchSpec{Viewer: "ann", Text: "formats dates", Limit: 1}, "lib/dates.ts"},
+		"of another user":  {engi.SearchSpec{Viewer: "bob", Text: "formats dates"}, ""},
+		"of a package":     {engi.SearchSpec{Viewer: "ann", Session: "chat", Text: "openTicket", Package: "@linear/sdk"}, "lib/linear.ts"},
+		"of no package":    {engi.SearchSpec{Viewer: "ann", Session: "chat", Text: "openTicket", Package: "other"}, ""},
+		"by who sees all":  {engi.SearchSpec{Viewer: engi.Everyone, Text: "formats dates", Limit: 1}, "lib/dates.ts"},
+		"by its first use": {engi.SearchSpec{Viewer: "ann", Session: "chat", Text: "tickets in the tracker", Limit: 1}, "lib/linear.ts"},
 	} {
 		c.spec.Mode = engi.SearchKeyword
 		if got := found(c.spec); got != c.want {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
-	if _, err := l.Search(t.Context(), engi.SearchSpec{Owner: "ann", Session: "none", Text: "x"}); !engi.Is(err, engi.NotFound) {
+	if _, err := l.Search(t.Context(), engi.SearchSpec{Viewer: "ann", Session: "none", Text: "x"}); !engi.Is(err, engi.NotFound) {
 		t.Errorf("%v", err)
 	}
 
 	// When the volume is removed, its modules are removed at once.
 	sessions.gone.Store(true)
-	if got := found(engi.SearchSpec{Owner: "ann", Session: "chat", Text: "openTicket", Mode: engi.SearchKeyword}); got != "" {
+	if got := found(engi.SearchSpec{Viewer: "ann", Session: "chat", Text: "openTicket", Mode: engi.SearchKeyword}); got != "" {
 		t.Errorf("found %q of a volume that is gone", got)
 	}
 	records, err := s.Records(t.Context(), docs.Filter{})
@@ -618,7 +621,7 @@ func TestRerank(t *testing.T) {
 	if _, err := plain.Add(t.Context(), engi.DocumentSpec{Text: guide}); err != nil {
 		t.Fatal(err)
 	}
-	spec := engi.SearchSpec{Text: "create an issue with a title", Limit: 50}
+	spec := engi.SearchSpec{Viewer: engi.Everyone, Text: "create an issue with a title", Limit: 50}
 	before := find(t, plain, spec)
 	after := find(t, open(t, docs.Options{Store: s, Reranker: reverseReranker{}}), spec)
 	n := len(before.Hits)
@@ -650,7 +653,7 @@ func TestSearchesAreIsolated(t *testing.T) {
 					return
 				default:
 				}
-				f, err := l.Search(t.Context(), engi.SearchSpec{Text: "marker"})
+				f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: "marker"})
 				if err != nil {
 					t.Error(err)
 					return
@@ -689,7 +692,7 @@ func TestSearchRefuses(t *testing.T) {
 		}
 	}
 	for _, s := range []string{`"`, `a" OR places : x`, "* NEAR(a b)", "?!", "the", strings.Repeat("word ", 1000)} {
-		find(t, l, engi.SearchSpec{Text: s})
+		find(t, l, engi.SearchSpec{Viewer: engi.Everyone, Text: s})
 	}
 }
 
@@ -734,7 +737,7 @@ func BenchmarkSearch(b *testing.B) {
 	for _, mode := range []engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword} {
 		b.Run(string(mode), func(b *testing.B) {
 			// The first search reads the vectors into memory.
-			if _, err := l.Search(b.Context(), engi.SearchSpec{Text: "warm", Mode: mode}); err != nil {
+			if _, err := l.Search(b.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: "warm", Mode: mode}); err != nil {
 				b.Fatal(err)
 			}
 			for b.Loop() {
@@ -742,7 +745,7 @@ func BenchmarkSearch(b *testing.B) {
 				for range 6 {
 					q.WriteString(word(100+zipf.Uint64()) + " ")
 				}
-				if _, err := l.Search(b.Context(), engi.SearchSpec{Text: q.String(), Mode: mode}); err != nil {
+				if _, err := l.Search(b.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: q.String(), Mode: mode}); err != nil {
 					b.Fatal(err)
 				}
 			}

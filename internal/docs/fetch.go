@@ -101,20 +101,20 @@ func statusError(host string, code int) error {
 }
 
 // Refresh implements [engi.Docs].
-func (l *Index) Refresh(ctx context.Context, owner engi.Owner, id engi.DocumentID) (_ []engi.Document, err error) {
+func (l *Index) Refresh(ctx context.Context, viewer engi.Viewer, id engi.DocumentID) (_ []engi.Document, err error) {
 	defer engi.Annotate(&err, "refresh documents")
 	var records []Record
 	if id != "" {
-		r, err := l.editable(ctx, owner, id)
+		r, err := l.editable(ctx, viewer, id)
 		if err != nil {
 			return nil, err
 		}
 		records = []Record{r}
 	} else {
-		if owner == "" {
+		if viewer.Sees("") {
 			l.syncConfigured(ctx)
 		}
-		if records, err = l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection(owner)}, Documents: true}); err != nil {
+		if records, err = l.opt.Store.Records(ctx, Filter{Collections: []string{documentCollection(viewer.Owner())}, Documents: true}); err != nil {
 			return nil, err
 		}
 	}

@@ -101,7 +101,7 @@ func validateModule(m engi.CodeModule) (engi.CodeModule, error) {
 }
 
 // SaveModules implements [engi.Docs].
-func (l *Index) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) (err error) {
+func (l *Index) SaveModules(ctx context.Context, viewer engi.Viewer, session string, modules []engi.CodeModule) (err error) {
 	defer engi.Annotate(&err, "save modules of session %s", session)
 	if l.opt.Sessions == nil {
 		return engi.Errorf(engi.Unsupported, "this node has no sessions")
@@ -118,19 +118,19 @@ func (l *Index) SaveModules(ctx context.Context, owner engi.Owner, session strin
 	if len(modules) == 0 {
 		return nil
 	}
-	s, err := l.opt.Sessions.Get(ctx, owner, session)
+	s, err := l.opt.Sessions.Get(ctx, viewer, session)
 	if err != nil {
 		return err
 	}
 	if s.State == engi.SessionTerminated {
 		return engi.Errorf(engi.Conflict, "it has ended")
 	}
-	uses, err := l.readModules(ctx, owner, s, modules)
+	uses, err := l.readModules(ctx, viewer, s, modules)
 	if err != nil {
 		return err
 	}
 	// Reading the files may have created the volume.
-	if s, err = l.opt.Sessions.Get(ctx, owner, string(s.ID)); err != nil {
+	if s, err = l.opt.Sessions.Get(ctx, viewer, string(s.ID)); err != nil {
 		return err
 	}
 	if s.Volume == "" || s.State == engi.SessionTerminated {
@@ -171,8 +171,8 @@ func moduleText(m engi.CodeModule) string {
 
 // readModules reads the files of modules. It copies the source of modules of scope
 // user, and returns the imports of each module. It reports NotFound for missing files.
-func (l *Index) readModules(ctx context.Context, owner engi.Owner, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
-	guest, release, err := l.opt.Sessions.Enter(ctx, owner, string(s.ID))
+func (l *Index) readModules(ctx context.Context, viewer engi.Viewer, s engi.Session, modules []engi.CodeModule) ([][]string, error) {
+	guest, release, err := l.opt.Sessions.Enter(ctx, viewer, string(s.ID))
 	if err != nil {
 		return nil, err
 	}
@@ -243,13 +243,13 @@ func imports(source string) []string {
 }
 
 // Modules implements [engi.Docs].
-func (l *Index) Modules(ctx context.Context, owner engi.Owner, session string) ([]engi.CodeModule, error) {
-	collection, err := l.sessionModules(ctx, owner, session)
+func (l *Index) Modules(ctx context.Context, viewer engi.Viewer, session string) ([]engi.CodeModule, error) {
+	collection, err := l.sessionModules(ctx, viewer, session)
 	if err != nil {
 		return nil, err
 	}
-	f := Filter{Collections: []string{userCollection(owner)}}
-	if owner == "" {
+	f := Filter{Collections: []string{userCollection(viewer.Owner())}}
+	if viewer == engi.Everyone {
 		f.Collections = nil
 	} else if collection != "" {
 		f.Collections = append(f.Collections, collection)
@@ -271,14 +271,14 @@ func (l *Index) Modules(ctx context.Context, owner engi.Owner, session string) (
 
 // sessionModules returns the collection of a session's modules. It is empty if
 // session is empty, or if the session's volume is gone; then the modules are removed.
-func (l *Index) sessionModules(ctx context.Context, owner engi.Owner, session string) (string, error) {
+func (l *Index) sessionModules(ctx context.Context, viewer engi.Viewer, session string) (string, error) {
 	if session == "" {
 		return "", nil
 	}
 	if l.opt.Sessions == nil {
 		return "", engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("this node has no sessions")
 	}
-	s, err := l.opt.Sessions.Get(ctx, owner, session)
+	s, err := l.opt.Sessions.Get(ctx, viewer, session)
 	if err != nil {
 		return "", err
 	}
@@ -321,7 +321,7 @@ func (l *Index) sweepSessions(ctx context.Context) {
 	}
 	l.mu.Unlock()
 	for _, id := range sessions {
-		_, err := l.sessionModules(ctx, "", id)
+		_, err := l.sessionModules(ctx, engi.Everyone, id)
 		if engi.Is(err, engi.NotFound) {
 			l.forgetCollection(ctx, sessionPrefix+id)
 		}

@@ -42,14 +42,14 @@ func (l *Index) Search(ctx context.Context, spec engi.SearchSpec) (found engi.Se
 	case !slices.Contains([]engi.SearchMode{engi.SearchHybrid, engi.SearchVector, engi.SearchKeyword}, spec.Mode):
 		return found, engi.Errorf(engi.Invalid, "unknown mode %.40q", spec.Mode).WithRemedy("use hybrid, vector or keyword")
 	}
-	session, err := l.sessionModules(ctx, spec.Owner, spec.Session)
+	session, err := l.sessionModules(ctx, spec.Viewer, spec.Session)
 	if err != nil {
 		return found, err
 	}
 	var notes []string
 	var q []float32
 	if spec.Mode != engi.SearchKeyword {
-		vs, err := l.embedder.Embed(ctx, spec.Owner, []string{spec.Text})
+		vs, err := l.embedder.Embed(ctx, spec.Viewer.Owner(), []string{spec.Text})
 		switch {
 		case err == nil && len(vs) == 1:
 			q, found.Embedder = vs[0], l.embedder.Name()
@@ -192,7 +192,7 @@ func (l *Index) withRecords(ctx context.Context, ids []int64, found []Chunk, mis
 // visible returns the collections that spec searches, in two forms: as named in a
 // query, where Everywhere may represent them, and each by name.
 func (l *Index) visible(spec engi.SearchSpec, session string) (named, all []string) {
-	if spec.Owner == "" && !spec.Own {
+	if spec.Viewer == engi.Everyone {
 		named = []string{Everywhere}
 		l.mu.Lock()
 		for s := range l.collections {
@@ -202,9 +202,10 @@ func (l *Index) visible(spec engi.SearchSpec, session string) (named, all []stri
 		}
 		l.mu.Unlock()
 	} else {
-		named = []string{documentCollection(""), userCollection(spec.Owner)}
-		if spec.Owner != "" {
-			named = append(named, documentCollection(spec.Owner))
+		owner := spec.Viewer.Owner()
+		named = []string{documentCollection(""), userCollection(owner)}
+		if owner != "" {
+			named = append(named, documentCollection(owner))
 		}
 		all = slices.Clone(named)
 	}
@@ -240,7 +241,7 @@ func (l *Index) rerank(ctx context.Context, spec engi.SearchSpec, list []candida
 	for i, c := range list {
 		texts[i] = embeddingText(c.record.Title, c.Chunk)
 	}
-	scores, err := l.opt.Reranker.Rerank(ctx, spec.Owner, spec.Text, texts)
+	scores, err := l.opt.Reranker.Rerank(ctx, spec.Viewer.Owner(), spec.Text, texts)
 	if err != nil || len(scores) != len(list) {
 		l.log.Warn("rerank", "reranker", l.opt.Reranker.Name(), "error", err)
 		return fmt.Sprintf("the reranker %s does not answer", l.opt.Reranker.Name())

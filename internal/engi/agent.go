@@ -128,9 +128,8 @@ type ModelUsage struct {
 // A UsageReporter reports the use and the cost of models. It is safe
 // for concurrent use.
 type UsageReporter interface {
-	// ModelUsage returns an owner's usage from a day on, newest first. The
-	// empty owner sees all.
-	ModelUsage(ctx context.Context, owner Owner, since time.Time) ([]ModelUsage, error)
+	// ModelUsage returns the usage that viewer sees, from a day on, newest first.
+	ModelUsage(ctx context.Context, viewer Viewer, since time.Time) ([]ModelUsage, error)
 }
 
 // A RunUpdate is one item in the stream of a run.
@@ -162,8 +161,8 @@ const (
 	RunEnd     RunUpdateKind = "done"    // the last event
 )
 
-// Agents runs agents. Methods find only objects of owner and report NotFound for
-// all others; the empty owner finds every object. It is safe for concurrent use.
+// Agents runs agents. Methods find only objects that viewer sees and report NotFound for all
+// others. It is safe for concurrent use.
 type Agents interface {
 	// Agents returns the configured agents, the default first.
 	Agents() []AgentSpec
@@ -173,23 +172,23 @@ type Agents interface {
 	// the conversation is active, Exhausted when too many runs are.
 	Start(ctx context.Context, spec RunSpec) (Run, error)
 	// Get returns the current state of a run.
-	Get(ctx context.Context, owner Owner, id RunID) (Run, error)
+	Get(ctx context.Context, viewer Viewer, id RunID) (Run, error)
 	// List returns up to limit runs, newest first; 0 means 100.
-	List(ctx context.Context, owner Owner, limit int) ([]Run, error)
+	List(ctx context.Context, viewer Viewer, limit int) ([]Run, error)
 	// Messages returns the messages of a run, its input first.
-	Messages(ctx context.Context, owner Owner, id RunID) ([]Message, error)
+	Messages(ctx context.Context, viewer Viewer, id RunID) ([]Message, error)
 	// Watch yields the events of a run after seq, each exactly once, then
 	// follows it up to and including the event of kind done. It reports Expired
 	// if ctx ends first, and Unavailable if the node stops: resume with the last
 	// Seq. A day after the end of a run, only whole texts, calls, results and
 	// the end are left.
-	Watch(ctx context.Context, owner Owner, id RunID, seq int64) iter.Seq2[RunUpdate, error]
+	Watch(ctx context.Context, viewer Viewer, id RunID, seq int64) iter.Seq2[RunUpdate, error]
 	// FullResult returns the complete result of a tool call that was too long
 	// for the model.
-	FullResult(ctx context.Context, owner Owner, id RunID, call string) ([]byte, error)
+	FullResult(ctx context.Context, viewer Viewer, id RunID, call string) ([]byte, error)
 	// Cancel ends a run and waits for its end. It does nothing to a run that
 	// has ended.
-	Cancel(ctx context.Context, owner Owner, id RunID) error
+	Cancel(ctx context.Context, viewer Viewer, id RunID) error
 }
 
 // A CallDecision is the decision on a waiting tool call.
@@ -208,12 +207,12 @@ type CallDecider interface {
 	// Decide lets a call begin, or refuses it, in the name of [ActorOf] ctx; the model
 	// sees reason, at most 500 bytes. Once Decide returns, the decision outlives the
 	// process. It reports Conflict for a call that is not waiting.
-	Decide(ctx context.Context, owner Owner, id RunID, call string, allow bool, reason string) error
+	Decide(ctx context.Context, viewer Viewer, id RunID, call string, allow bool, reason string) error
 }
 
 // A RunDeleter is [Agents] that can delete runs. It is safe for concurrent use.
 type RunDeleter interface {
 	// Delete cancels a run if it is active, and deletes it with its messages,
 	// results and events. Events in the event log stay.
-	Delete(ctx context.Context, owner Owner, id RunID) error
+	Delete(ctx context.Context, viewer Viewer, id RunID) error
 }

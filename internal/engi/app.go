@@ -101,7 +101,7 @@ type AppSpec struct {
 // A BranchSpec asks for an app that starts with the files of another app. It has the
 // other app's template, environment, network and metadata.
 type BranchSpec struct {
-	Owner       Owner
+	Viewer      Viewer `json:"Owner"` // stored fingerprints of requests have this name
 	App         string // ID or name of the app to copy
 	Revision    int64  // number of the revision to copy; 0 means the last one, or, with Snapshot, the last one with a snapshot
 	Snapshot    bool   // start from the snapshot of the revision, with databases and processes
@@ -144,7 +144,7 @@ type AppFile struct {
 
 // An ApplySpec asks to apply a model's text to an app.
 type ApplySpec struct {
-	Owner       Owner
+	Viewer      Viewer
 	App         string // ID or name
 	Text        string // text of the model with files, packages, commands and edits (see docs/apps.md); at most 8 MiB
 	Message     string // message of the revision; empty means one made from the changes
@@ -156,7 +156,7 @@ type ApplySpec struct {
 
 // An EditSpec asks a model to change an app.
 type EditSpec struct {
-	Owner       Owner
+	Viewer      Viewer
 	App         string // ID or name
 	Prompt      string // prompt for the model; at most 32 KiB
 	Model       string // provider:model; empty means the node's default; several, separated by commas, take turns in attempts
@@ -276,9 +276,8 @@ type AppStatus struct {
 	Alerts    []AppAlert
 }
 
-// Apps writes applications, runs them and keeps their history. Methods find only
-// objects of owner and report NotFound for all others; the empty owner finds every
-// object. It is safe for concurrent use.
+// Apps writes applications, runs them and keeps their history. Methods find only objects that
+// viewer sees and report NotFound for all others. It is safe for concurrent use.
 type Apps interface {
 	AppRunner
 	AppWriter
@@ -296,22 +295,22 @@ type AppRunner interface {
 	// not start, the app exists in state failed.
 	Create(ctx context.Context, spec AppSpec) (App, error)
 	// Get returns an app by ID or name.
-	Get(ctx context.Context, owner Owner, app string) (App, error)
+	Get(ctx context.Context, viewer Viewer, app string) (App, error)
 	// List returns apps, newest first.
-	List(ctx context.Context, owner Owner, p Paging) ([]App, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]App, error)
 	// Open returns an app once it has a sandbox whose server answers. It creates a new
 	// sandbox from the last revision if the old one is lost.
-	Open(ctx context.Context, owner Owner, app string) (App, error)
+	Open(ctx context.Context, viewer Viewer, app string) (App, error)
 	// Stop destroys the sandbox. Files and history stay.
-	Stop(ctx context.Context, owner Owner, app string) error
+	Stop(ctx context.Context, viewer Viewer, app string) error
 	// Remove deletes an app with its history.
-	Remove(ctx context.Context, owner Owner, app string) error
+	Remove(ctx context.Context, viewer Viewer, app string) error
 	// Logs returns the end of the server's log, at most max bytes, and the problems found
 	// in it. After a mark it returns later output only; the empty mark, and a mark of a
 	// server that has ended, mean all output.
-	Logs(ctx context.Context, owner Owner, app, after string, max int) (AppLogs, error)
+	Logs(ctx context.Context, viewer Viewer, app, after string, max int) (AppLogs, error)
 	// Status checks the server's health now.
-	Status(ctx context.Context, owner Owner, app string) (AppStatus, error)
+	Status(ctx context.Context, viewer Viewer, app string) (AppStatus, error)
 }
 
 // An AppWriter changes apps; see [Apps].
@@ -323,13 +322,13 @@ type AppWriter interface {
 	Apply(ctx context.Context, spec ApplySpec) (seq int64, err error)
 	// Watch yields the updates of an app after seq, until ctx ends or the app is
 	// removed.
-	Watch(ctx context.Context, owner Owner, app string, seq int64) iter.Seq2[AppUpdate, error]
+	Watch(ctx context.Context, viewer Viewer, app string, seq int64) iter.Seq2[AppUpdate, error]
 	// Cancel ends a running apply, which then changes nothing, or a running edit,
 	// whose finished applies stay.
-	Cancel(ctx context.Context, owner Owner, app string) error
+	Cancel(ctx context.Context, viewer Viewer, app string) error
 	// Rollback creates a new revision with the files of an earlier one, and
 	// returns it once the server answers.
-	Rollback(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
+	Rollback(ctx context.Context, viewer Viewer, app string, revision int64) (Revision, error)
 	// Branch creates an app whose first revision has the files of another app's
 	// revision, and returns as Create does.
 	Branch(ctx context.Context, spec BranchSpec) (App, error)
@@ -350,16 +349,16 @@ type AppEditor interface {
 // AppHistory reads the revisions of apps; see [Apps]. It needs no sandbox.
 type AppHistory interface {
 	// Revisions returns the revisions, newest first.
-	Revisions(ctx context.Context, owner Owner, app string, p Paging) ([]Revision, error)
+	Revisions(ctx context.Context, viewer Viewer, app string, p Paging) ([]Revision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to,
 	// and to 0 the last one.
-	Diff(ctx context.Context, owner Owner, app string, from, to int64) (string, error)
+	Diff(ctx context.Context, viewer Viewer, app string, from, to int64) (string, error)
 	// Files returns the files of a revision, ordered by path; 0 is the last one.
-	Files(ctx context.Context, owner Owner, app string, revision int64) ([]AppFile, error)
+	Files(ctx context.Context, viewer Viewer, app string, revision int64) ([]AppFile, error)
 	// File opens a file of a revision; 0 is the last one. The caller closes it.
-	File(ctx context.Context, owner Owner, app, path string, revision int64) (io.ReadCloser, error)
+	File(ctx context.Context, viewer Viewer, app, path string, revision int64) (io.ReadCloser, error)
 	// Manifest returns the manifest of a revision; 0 is the last one.
-	Manifest(ctx context.Context, owner Owner, app string, revision int64) (AppManifest, error)
+	Manifest(ctx context.Context, viewer Viewer, app string, revision int64) (AppManifest, error)
 	// Zip writes the files of a revision as an archive; 0 is the last one.
-	Zip(ctx context.Context, owner Owner, app string, revision int64, w io.Writer) error
+	Zip(ctx context.Context, viewer Viewer, app string, revision int64, w io.Writer) error
 }

@@ -11,7 +11,7 @@ type AppCheck struct {
 
 // A ScreenshotSpec asks for a screenshot of a page of an app.
 type ScreenshotSpec struct {
-	Owner  Owner
+	Viewer Viewer
 	App    string // ID or name
 	Path   string // path of the page; empty means /
 	Width  int    // pixels, at most 2560; 0 means 1280
@@ -23,7 +23,7 @@ type ScreenshotSpec struct {
 type AppInspector interface {
 	// Check looks for problems of an app: the server answers, the files compile,
 	// the app's own check passes, and the pages show no errors in a browser.
-	Check(ctx context.Context, owner Owner, app string) (AppCheck, error)
+	Check(ctx context.Context, viewer Viewer, app string) (AppCheck, error)
 	// Screenshot returns a PNG of a page. It reports Unavailable if the template has no
 	// browser, or if the page does not load.
 	Screenshot(ctx context.Context, spec ScreenshotSpec) ([]byte, error)

@@ -116,21 +116,20 @@ type ApprovalFilter struct {
 	Limit      int  // 0 means 100; 1000 at most
 }
 
-// Approvals is the interface for people who decide on held requests. Methods find only
-// objects of owner and report NotFound for all others; the empty owner finds every
-// object. It is safe for concurrent use.
+// Approvals is the interface for people who decide on held requests. Methods find only objects that
+// viewer sees and report NotFound for all others. It is safe for concurrent use.
 type Approvals interface {
-	Get(ctx context.Context, owner Owner, id ApprovalID) (Approval, error)
+	Get(ctx context.Context, viewer Viewer, id ApprovalID) (Approval, error)
 	// List returns approvals, newest first.
-	List(ctx context.Context, owner Owner, f ApprovalFilter) ([]Approval, error)
+	List(ctx context.Context, viewer Viewer, f ApprovalFilter) ([]Approval, error)
 	// Decide allows or refuses the waiting request, in the name of [ActorOf] ctx. It
 	// reports Conflict if the approval has ended, and Invalid for a decision that
 	// cannot be remembered. A remembered decision also applies to similar requests that
 	// are already waiting; each of them gets its own record.
-	Decide(ctx context.Context, owner Owner, id ApprovalID, a ApprovalAnswer) (Approval, error)
+	Decide(ctx context.Context, viewer Viewer, id ApprovalID, a ApprovalAnswer) (Approval, error)
 	// Forget ends the effect of a remembered decision on later requests. It reports
 	// Conflict if the decision has no such effect.
-	Forget(ctx context.Context, owner Owner, id ApprovalID) error
+	Forget(ctx context.Context, viewer Viewer, id ApprovalID) error
 	// PublicKey returns the Ed25519 key that signs decisions now.
 	PublicKey() []byte
 }

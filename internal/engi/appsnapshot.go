@@ -19,11 +19,11 @@ type AppSnapshot struct {
 type AppSnapshotter interface {
 	// Snapshot takes a snapshot of an app, attaches it to the last revision, and
 	// returns that revision. It replaces an earlier snapshot of the revision.
-	Snapshot(ctx context.Context, owner Owner, app string) (Revision, error)
+	Snapshot(ctx context.Context, viewer Viewer, app string) (Revision, error)
 	// Restore restores the snapshot of a revision; 0 is
 	// the last revision with a snapshot. A new sandbox replaces the old
 	// one once its server answers; if it does not, nothing changes. It returns the revision with
 	// the restored files, which is new unless the last one has them. It reports NotFound if there is
 	// no snapshot.
-	Restore(ctx context.Context, owner Owner, app string, revision int64) (Revision, error)
+	Restore(ctx context.Context, viewer Viewer, app string, revision int64) (Revision, error)
 }

@@ -74,8 +74,7 @@ const (
 
 // A SearchSpec is a search of the docs.
 type SearchSpec struct {
-	Owner   Owner
-	Own     bool   // with an empty Owner: search only the node's documents, not those of every owner
+	Viewer  Viewer
 	Session string // ID or name of a session whose modules are searched too; empty for none
 	Text    string
 	Package string     // search only documents about this package, and modules that use it; empty means all
@@ -110,13 +109,13 @@ type DocumentPackage struct {
 }
 
 // Docs stores documentation and descriptions of code modules, and searches
-// them. Methods find objects of owner and of the node, and report NotFound for all
-// others; the empty owner finds every object. It is safe for concurrent use.
+// them. Methods find the objects that the viewer sees and those of the node, and report NotFound
+// for all others. It is safe for concurrent use.
 type Docs interface {
 	// Search reports Invalid for a bad spec and NotFound for an unknown session.
 	Search(ctx context.Context, spec SearchSpec) (SearchResult, error)
 	// Packages returns the packages that have documents, by name.
-	Packages(ctx context.Context, owner Owner) ([]DocumentPackage, error)
+	Packages(ctx context.Context, viewer Viewer) ([]DocumentPackage, error)
 	// Add adds a document and returns once searches find it. It replaces the document
 	// of the same owner, package and URL (or title, without URL). It
 	// reports Invalid for content that is not text, Denied for a URL that may not be
@@ -124,17 +123,18 @@ type Docs interface {
 	// owner's quota is used up.
 	Add(ctx context.Context, spec DocumentSpec) (Document, error)
 	// Documents returns documents ordered by package and title; with ids, only these. It
-	// reports Invalid for a page after a document that owner does not find.
-	Documents(ctx context.Context, owner Owner, p Paging, ids ...DocumentID) ([]Document, error)
-	// Refresh fetches a document again, or all documents of owner if id is empty. Only
-	// the empty owner refreshes documents of the node.
-	Refresh(ctx context.Context, owner Owner, id DocumentID) ([]Document, error)
-	// Remove deletes a document. Only the empty owner deletes documents of the node.
-	Remove(ctx context.Context, owner Owner, id DocumentID) error
+	// reports Invalid for a page after a document that viewer does not see.
+	Documents(ctx context.Context, viewer Viewer, p Paging, ids ...DocumentID) ([]Document, error)
+	// Refresh fetches a document again, or all documents of the viewer's owner if id is empty.
+	// Owners do not refresh documents of the node; [Everyone] refreshes all of them if id is empty.
+	Refresh(ctx context.Context, viewer Viewer, id DocumentID) ([]Document, error)
+	// Remove deletes a document. It reports Denied for a document of the node that viewer does
+	// not see.
+	Remove(ctx context.Context, viewer Viewer, id DocumentID) error
 	// SaveModules adds modules of a session and replaces modules with the same path.
 	// It reports NotFound for files that do not exist.
-	SaveModules(ctx context.Context, owner Owner, session string, modules []CodeModule) error
+	SaveModules(ctx context.Context, viewer Viewer, session string, modules []CodeModule) error
 	// Modules returns the modules that a session finds; with an empty
 	// session, the modules of scope user.
-	Modules(ctx context.Context, owner Owner, session string) ([]CodeModule, error)
+	Modules(ctx context.Context, viewer Viewer, session string) ([]CodeModule, error)
 }

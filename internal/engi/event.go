@@ -245,19 +245,19 @@ func (f EventFilter) Matches(e Event) bool {
 	return false
 }
 
-// Events is the read interface of the event log. Methods find only events of
-// owner; the empty owner finds every event. It is safe for concurrent use.
+// Events is the read interface of the event log. Methods find only events of owners that viewer
+// sees. It is safe for concurrent use.
 type Events interface {
 	// Get returns one event. It reports NotFound.
-	Get(ctx context.Context, owner Owner, id EventID) (Event, error)
+	Get(ctx context.Context, viewer Viewer, id EventID) (Event, error)
 	// List returns the events that f selects, fewer than Limit if they are
 	// large: at most 8 MiB of data, or one event.
-	List(ctx context.Context, owner Owner, f EventFilter) ([]Event, error)
+	List(ctx context.Context, viewer Viewer, f EventFilter) ([]Event, error)
 	// Follow yields the events that f selects, oldest first and each once, and
 	// then new events as they are appended, until ctx ends, which it reports as Expired. Before,
 	// Limit and Oldest are ignored. If events between f.After and the oldest stored event
 	// were dropped, an event of type [EventsDropped] comes first.
-	Follow(ctx context.Context, owner Owner, f EventFilter) iter.Seq2[Event, error]
+	Follow(ctx context.Context, viewer Viewer, f EventFilter) iter.Seq2[Event, error]
 	// Last returns the Seq of the newest event of all owners; 0 if there is none.
 	Last(ctx context.Context) (int64, error)
 }

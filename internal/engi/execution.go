@@ -209,8 +209,8 @@ type ExecutionFilter struct {
 	Before ExecutionID // only executions older than this one, for paging
 }
 
-// Executions runs code. Methods find only objects of owner and report NotFound for all
-// others; the empty owner finds every object. It is safe for concurrent use.
+// Executions runs code. Methods find only objects that viewer sees and report NotFound for all
+// others. It is safe for concurrent use.
 type Executions interface {
 	// Start starts or queues an execution and returns its record at once. It
 	// reports Invalid, with all faults, for a bad spec, NotFound for an
@@ -219,23 +219,23 @@ type Executions interface {
 	// full. The execution continues after ctx ends.
 	Start(ctx context.Context, spec ExecutionSpec) (Execution, error)
 	// Get returns the record as it is now.
-	Get(ctx context.Context, owner Owner, id ExecutionID) (Execution, error)
+	Get(ctx context.Context, viewer Viewer, id ExecutionID) (Execution, error)
 	// Wait returns the record once the execution has ended. If it was refused,
 	// the refusal is the error.
-	Wait(ctx context.Context, owner Owner, id ExecutionID) (Execution, error)
+	Wait(ctx context.Context, viewer Viewer, id ExecutionID) (Execution, error)
 	// Watch yields the execution's updates from the given offset: started
 	// if from is 0, output, and finally the result. If the execution is
 	// refused, Watch yields the refusal as an error.
-	Watch(ctx context.Context, owner Owner, id ExecutionID, from int64) iter.Seq2[ExecutionUpdate, error]
+	Watch(ctx context.Context, viewer Viewer, id ExecutionID, from int64) iter.Seq2[ExecutionUpdate, error]
 	// Cancel ends the execution with the cause cancelled. It is no error if the execution
 	// has ended.
-	Cancel(ctx context.Context, owner Owner, id ExecutionID) error
+	Cancel(ctx context.Context, viewer Viewer, id ExecutionID) error
 	// List returns executions, newest first.
-	List(ctx context.Context, owner Owner, f ExecutionFilter) ([]Execution, error)
+	List(ctx context.Context, viewer Viewer, f ExecutionFilter) ([]Execution, error)
 	// Artifact opens a file that the execution left. The caller closes it.
-	Artifact(ctx context.Context, owner Owner, id ExecutionID, path string) (io.ReadCloser, error)
+	Artifact(ctx context.Context, viewer Viewer, id ExecutionID, path string) (io.ReadCloser, error)
 	// Artifacts returns the contents of the files that the execution left, in
 	// the order of its result: each one that fits into what is left of limit
 	// bytes, and nil for the others and for those that cannot be read.
-	Artifacts(ctx context.Context, owner Owner, id ExecutionID, limit int64) ([][]byte, error)
+	Artifacts(ctx context.Context, viewer Viewer, id ExecutionID, limit int64) ([][]byte, error)
 }

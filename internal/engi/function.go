@@ -74,9 +74,9 @@ type FunctionFilter struct {
 	Limit    int // 0 means 100; 1000 at most
 }
 
-// Functions runs durable functions on the events they are bound to, on behalf
-// of the event's owner. Methods find only objects of owner and report NotFound for
-// all others; the empty owner finds every object. It is safe for concurrent use.
+// Functions runs durable functions on the events they are bound to, on behalf of the event's owner.
+// Methods find only objects that viewer sees and report NotFound for all others. It is safe for
+// concurrent use.
 type Functions interface {
 	// Functions returns the functions, ordered by name.
 	Functions() []Function
@@ -87,15 +87,15 @@ type Functions interface {
 	// starts nothing.
 	Send(ctx context.Context, spec EventSpec) (Event, []FunctionRunID, error)
 	// Replay sends the same event again, to all its functions or to one.
-	Replay(ctx context.Context, owner Owner, id EventID, function string) (Event, []FunctionRunID, error)
+	Replay(ctx context.Context, viewer Viewer, id EventID, function string) (Event, []FunctionRunID, error)
 	// Runs returns runs without their steps, newest first.
-	Runs(ctx context.Context, owner Owner, f FunctionFilter) ([]FunctionRun, error)
+	Runs(ctx context.Context, viewer Viewer, f FunctionFilter) ([]FunctionRun, error)
 	// Run returns a run with its steps.
-	Run(ctx context.Context, owner Owner, id FunctionRunID) (FunctionRun, error)
+	Run(ctx context.Context, viewer Viewer, id FunctionRunID) (FunctionRun, error)
 	// Wait returns a run once it has ended. It reports Expired if ctx ends
 	// first.
-	Wait(ctx context.Context, owner Owner, id FunctionRunID) (FunctionRun, error)
+	Wait(ctx context.Context, viewer Viewer, id FunctionRunID) (FunctionRun, error)
 	// Cancel ends a run after its current step. It does nothing to a run that
 	// has ended.
-	Cancel(ctx context.Context, owner Owner, id FunctionRunID) error
+	Cancel(ctx context.Context, viewer Viewer, id FunctionRunID) error
 }

@@ -74,8 +74,8 @@ type Keys interface {
 	// Create stores a new key and returns its secret, "engi_" and 52
 	// characters.
 	Create(ctx context.Context, key Key) (Key, string, error)
-	// List returns all keys of owner, or of every owner if owner is empty.
-	List(ctx context.Context, owner Owner, p Paging) ([]Key, error)
+	// List returns the keys that viewer sees.
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Key, error)
 	// Revoke ends a key permanently. It reports NotFound.
-	Revoke(ctx context.Context, owner Owner, id string) error
+	Revoke(ctx context.Context, viewer Viewer, id string) error
 }

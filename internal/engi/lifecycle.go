@@ -81,9 +81,8 @@ type SandboxUpdate struct {
 	Notes    *map[string]string
 }
 
-// Sandboxes creates, enters and stops sandboxes. Methods find only objects of
-// owner and report NotFound for all others; the empty owner finds every object. It is safe
-// for concurrent use.
+// Sandboxes creates, enters and stops sandboxes. Methods find only objects that viewer sees and
+// report NotFound for all others. It is safe for concurrent use.
 type Sandboxes interface {
 	// Create returns a running sandbox. It reports Invalid, with all faults,
 	// for a bad spec, NotFound for an unknown template, snapshot or volume,
@@ -93,24 +92,24 @@ type Sandboxes interface {
 	Create(ctx context.Context, spec SandboxSpec) (Sandbox, error)
 	// Get returns a sandbox's record; the record of a stopped sandbox as long as it
 	// is kept.
-	Get(ctx context.Context, owner Owner, id SandboxID) (Sandbox, error)
+	Get(ctx context.Context, viewer Viewer, id SandboxID) (Sandbox, error)
 	// List returns sandboxes that are not stopped, unless f.States includes stopped.
-	List(ctx context.Context, owner Owner, f SandboxFilter) ([]Sandbox, error)
+	List(ctx context.Context, viewer Viewer, f SandboxFilter) ([]Sandbox, error)
 	// Update changes a sandbox that is not stopped, and returns it. It
 	// reports Conflict for a deadline if the sandbox is not running.
-	Update(ctx context.Context, owner Owner, id SandboxID, u SandboxUpdate) (Sandbox, error)
+	Update(ctx context.Context, viewer Viewer, id SandboxID, u SandboxUpdate) (Sandbox, error)
 	// Stop destroys a sandbox and returns once it is destroyed.
-	Stop(ctx context.Context, owner Owner, id SandboxID) error
+	Stop(ctx context.Context, viewer Viewer, id SandboxID) error
 	// Enter returns the guest of a sandbox, which counts as used until
 	// release is called. It resumes a paused or hibernated sandbox if its
 	// Lifetime has AutoResume, and reports Conflict if not; a stopped sandbox is
 	// NotFound. When the sandbox hibernates or ends, calls of its guest fail
 	// with Unavailable.
-	Enter(ctx context.Context, owner Owner, id SandboxID) (g Guest, release func(), err error)
+	Enter(ctx context.Context, viewer Viewer, id SandboxID) (g Guest, release func(), err error)
 	// Samples returns the resource usage of the sandbox, oldest first, as far back as it
 	// is stored; at least one sample of a running sandbox. Zero times are no
 	// bounds.
-	Samples(ctx context.Context, owner Owner, id SandboxID, from, to time.Time) ([]Sample, error)
+	Samples(ctx context.Context, viewer Viewer, id SandboxID, from, to time.Time) ([]Sample, error)
 }
 
 // Lifecycle pauses, hibernates, resumes and copies sandboxes. Methods find the same
@@ -118,22 +117,22 @@ type Sandboxes interface {
 type Lifecycle interface {
 	// Pause freezes the programs of a running sandbox and keeps it in memory. It is
 	// no error if the sandbox is already paused.
-	Pause(ctx context.Context, owner Owner, id SandboxID) error
+	Pause(ctx context.Context, viewer Viewer, id SandboxID) error
 	// Hibernate writes a running or paused sandbox to disk, without its
 	// memory if diskOnly, and destroys its machine. It reports Conflict if
 	// the sandbox is already hibernated.
-	Hibernate(ctx context.Context, owner Owner, id SandboxID, diskOnly bool) error
+	Hibernate(ctx context.Context, viewer Viewer, id SandboxID, diskOnly bool) error
 	// Resume resumes a paused or hibernated sandbox, and returns it.
 	// The deadline is timeout from now; 0 means the Lifetime's. A running sandbox
 	// gets that deadline if it is later than its own. With cold, a
 	// hibernated sandbox boots from its disk even if its memory was saved.
-	Resume(ctx context.Context, owner Owner, id SandboxID, timeout time.Duration, cold bool) (Sandbox, error)
+	Resume(ctx context.Context, viewer Viewer, id SandboxID, timeout time.Duration, cold bool) (Sandbox, error)
 	// Snapshot saves the state of a running, paused or hibernated sandbox, which
 	// continues unchanged.
-	Snapshot(ctx context.Context, owner Owner, id SandboxID, s SnapshotSpec) (Snapshot, error)
+	Snapshot(ctx context.Context, viewer Viewer, id SandboxID, s SnapshotSpec) (Snapshot, error)
 	// Fork starts copies of a running, paused or hibernated sandbox, which
 	// continues unchanged. Each copy has its own result; the error concerns the whole call.
-	Fork(ctx context.Context, owner Owner, id SandboxID, spec ForkSpec) ([]Forked, error)
+	Fork(ctx context.Context, viewer Viewer, id SandboxID, spec ForkSpec) ([]Forked, error)
 }
 
 // A ForkSpec asks for copies of a sandbox.
@@ -190,13 +189,13 @@ type Snapshot struct {
 // [Sandboxes]. It is safe for concurrent use.
 type Snapshots interface {
 	// Get returns a snapshot by ID or name.
-	Get(ctx context.Context, owner Owner, idOrName string) (Snapshot, error)
+	Get(ctx context.Context, viewer Viewer, idOrName string) (Snapshot, error)
 	// List returns snapshots, newest first; only those of sandbox if that is not
 	// empty.
-	List(ctx context.Context, owner Owner, sandbox SandboxID, p Paging) ([]Snapshot, error)
+	List(ctx context.Context, viewer Viewer, sandbox SandboxID, p Paging) ([]Snapshot, error)
 	// Remove deletes a snapshot. Its files are deleted when no sandbox depends on them
 	// any more.
-	Remove(ctx context.Context, owner Owner, idOrName string) error
+	Remove(ctx context.Context, viewer Viewer, idOrName string) error
 }
 
 // A Quota limits the objects that one owner may have at once. Zero fields are no limit.

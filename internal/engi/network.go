@@ -159,7 +159,7 @@ type NetworkLog interface {
 	// Events returns up to limit records after seq, oldest first; limit 0
 	// means 1000. With wait, it blocks until there is a record or ctx ends, which
 	// is no error then.
-	Events(ctx context.Context, owner Owner, id SandboxID, seq int64, limit int, wait bool) ([]NetworkRecord, error)
+	Events(ctx context.Context, viewer Viewer, id SandboxID, seq int64, limit int, wait bool) ([]NetworkRecord, error)
 }
 
 // NetworkSetup is the network configuration inside a sandbox.

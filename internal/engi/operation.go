@@ -78,24 +78,24 @@ type Progress struct {
 	Warning bool // Log is a warning about a setting that has no effect
 }
 
-// Operations carries out long work. Methods find only objects of owner and report
-// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
+// Operations carries out long work. Methods find only objects that viewer sees and report NotFound
+// for all others. It is safe for concurrent use.
 type Operations interface {
 	// Start starts an operation and returns once it is recorded; the operation then
 	// continues even if the node crashes. It reports Unsupported for a type
 	// that the node does not know, and Exhausted when too many operations are running.
 	Start(ctx context.Context, spec OperationSpec) (Operation, error)
 	// Get returns an operation.
-	Get(ctx context.Context, owner Owner, id OperationID) (Operation, error)
+	Get(ctx context.Context, viewer Viewer, id OperationID) (Operation, error)
 	// List returns operations without their input, newest first.
-	List(ctx context.Context, owner Owner, f OperationFilter) ([]Operation, error)
+	List(ctx context.Context, viewer Viewer, f OperationFilter) ([]Operation, error)
 	// Wait returns an operation once it has ended. It reports Expired when ctx
 	// ends first, and Unavailable when the node stops.
-	Wait(ctx context.Context, owner Owner, id OperationID) (Operation, error)
+	Wait(ctx context.Context, viewer Viewer, id OperationID) (Operation, error)
 	// Watch yields the updates after an offset, and the end as the last one. It
 	// reports the same errors as Wait.
-	Watch(ctx context.Context, owner Owner, id OperationID, after int64) iter.Seq2[OperationUpdate, error]
+	Watch(ctx context.Context, viewer Viewer, id OperationID, after int64) iter.Seq2[OperationUpdate, error]
 	// Cancel ends an operation and returns once it has ended. It does nothing to an operation
 	// that has ended.
-	Cancel(ctx context.Context, owner Owner, id OperationID) error
+	Cancel(ctx context.Context, viewer Viewer, id OperationID) error
 }

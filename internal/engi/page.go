@@ -23,7 +23,7 @@ type Page struct {
 
 // A PageAction is an action of a user on a page.
 type PageAction struct {
-	Owner       Owner
+	Viewer      Viewer
 	Session     string          // ID or name
 	Action      string          // 1 to 128 bytes of printable text
 	Data        json.RawMessage // JSON object of at most 64 KiB; nil means {}
@@ -90,8 +90,8 @@ type PageUpdate struct {
 	Ended   RunState        // for kind done
 }
 
-// Pages manages the pages of sessions. Methods find only objects of owner and report
-// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
+// Pages manages the pages of sessions. Methods find only objects that viewer sees and report
+// NotFound for all others. It is safe for concurrent use.
 type Pages interface {
 	// Act queues an action, which outlives the process once Act has returned, and
 	// returns the Seq of its event. Actions that arrive while a run answers are answered
@@ -101,14 +101,14 @@ type Pages interface {
 	// Get returns the page as it was after the event with the Seq at; 0 means now. It
 	// reports Expired if the log no longer has that event, and Invalid for an event that
 	// has not happened.
-	Get(ctx context.Context, owner Owner, session string, at int64) (Page, error)
+	Get(ctx context.Context, viewer Viewer, session string, at int64) (Page, error)
 	// Watch yields the whole page and then its updates; or, with seq above 0,
 	// the updates after seq, each exactly once, and then new ones. If events
 	// were dropped, or seq is in the future, the whole page comes first. It ends as [Events.Follow] does.
-	Watch(ctx context.Context, owner Owner, session string, seq int64) iter.Seq2[PageUpdate, error]
+	Watch(ctx context.Context, viewer Viewer, session string, seq int64) iter.Seq2[PageUpdate, error]
 	// Cancel ends the run that answers, if any, and drops the waiting actions.
-	Cancel(ctx context.Context, owner Owner, session string) error
+	Cancel(ctx context.Context, viewer Viewer, session string) error
 	// Restore restores the page as it was at an earlier Seq. It reports Conflict while
 	// a run answers, and Expired and Invalid as Get does.
-	Restore(ctx context.Context, owner Owner, session string, at int64) (Page, error)
+	Restore(ctx context.Context, viewer Viewer, session string, at int64) (Page, error)
 }

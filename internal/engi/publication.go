@@ -18,7 +18,7 @@ type Publication struct {
 
 // A PublishSpec asks to publish an app.
 type PublishSpec struct {
-	Owner   Owner
+	Viewer  Viewer
 	App     string // ID or name
 	Private bool   // as in Publication; apps of a template with private ports are always private
 }
@@ -42,9 +42,9 @@ type AppPublisher interface {
 	// build, if the app has no build script, if the build fails, or if it creates no page.
 	Publish(ctx context.Context, spec PublishSpec) (App, error)
 	// Unpublish deletes the published build. It is no error if nothing is published.
-	Unpublish(ctx context.Context, owner Owner, app string) error
+	Unpublish(ctx context.Context, viewer Viewer, app string) error
 	// Published returns a file by its path, compressed if gzip is set and a compressed form
 	// exists. It also finds files of the previous build if they are Fixed:
 	// pages that are still open need them. The content is valid until ctx ends.
-	Published(ctx context.Context, owner Owner, app, path string, gzip bool) (PublishedFile, error)
+	Published(ctx context.Context, viewer Viewer, app, path string, gzip bool) (PublishedFile, error)
 }

@@ -167,3 +167,42 @@ type Sandbox struct {
 // An Owner is the one who may see and use an object. For all others the object does
 // not exist. The empty owner is the node itself.
 type Owner string
+
+// Viewer returns the viewer who sees the objects of o and nothing else. It never returns Everyone.
+func (o Owner) Viewer() Viewer {
+	if v := Viewer(o); v != Everyone {
+		return v
+	}
+	return "**" // nobody: no owner has the name of Everyone
+}
+
+// Reach returns the viewer who sees the objects that an object of o may use, such as
+// the template, volumes and secrets of a sandbox: those of o. Objects of the node itself may use
+// those of every owner, because only administrators and the node's configuration create them.
+func (o Owner) Reach() Viewer {
+	if o == "" {
+		return Everyone
+	}
+	return o.Viewer()
+}
+
+// A Viewer says whose objects a look-up finds: those of one owner, or everyone's. For a
+// viewer, all other objects do not exist. The zero Viewer sees only the objects of the node
+// itself. A viewer is made by [Owner.Viewer] or is [Everyone].
+type Viewer string
+
+// Everyone is the viewer who sees the objects of every owner and of the node. It is for
+// administrators, and for the node's own work on objects that it has found before. No owner has
+// this name, because package key does not accept it.
+const Everyone Viewer = "*"
+
+// Sees reports whether an object of owner exists for v.
+func (v Viewer) Sees(owner Owner) bool { return v == Everyone || v == owner.Viewer() }
+
+// Owner returns the owner whose quotas and budget v uses: the node itself for Everyone.
+func (v Viewer) Owner() Owner {
+	if v == Everyone {
+		return ""
+	}
+	return Owner(v)
+}

@@ -18,22 +18,22 @@ type Secret struct {
 	Updated  time.Time
 }
 
-// Secrets stores secrets, encrypted. Methods find only objects of owner and report
-// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
+// Secrets stores secrets, encrypted. Methods find only objects that viewer sees and report NotFound
+// for all others. It is safe for concurrent use.
 type Secrets interface {
 	// Create stores a secret. It reports Conflict if the owner has a secret of that name. The secret
 	// gets a new ID if it has none.
 	Create(ctx context.Context, s Secret, value string) (Secret, error)
 	// Get returns a secret by ID or name, without its value.
-	Get(ctx context.Context, owner Owner, idOrName string) (Secret, error)
+	Get(ctx context.Context, viewer Viewer, idOrName string) (Secret, error)
 	// List returns secrets, ordered by name.
-	List(ctx context.Context, owner Owner, p Paging) ([]Secret, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Secret, error)
 	// Update replaces the value, and metadata and hosts unless they are nil.
 	// Hosts change with the value only, so that a caller who does not know the value cannot
 	// send it to another host.
-	Update(ctx context.Context, owner Owner, idOrName, value string, metadata map[string]string, hosts *[]string) (Secret, error)
+	Update(ctx context.Context, viewer Viewer, idOrName, value string, metadata map[string]string, hosts *[]string) (Secret, error)
 	// Remove deletes a secret.
-	Remove(ctx context.Context, owner Owner, idOrName string) error
+	Remove(ctx context.Context, viewer Viewer, idOrName string) error
 	// Reveal returns the value. Only the gateway may call it, never an API.
-	Reveal(ctx context.Context, owner Owner, idOrName string) (string, error)
+	Reveal(ctx context.Context, viewer Viewer, idOrName string) (string, error)
 }

@@ -255,28 +255,28 @@ const (
 	DependenciesFailed   DependencyState = "failed" // retried later; sessions use the previous template, if there is one
 )
 
-// Sessions manages sessions. Methods find only objects of owner and report NotFound for
-// all others; the empty owner finds every object. It is safe for concurrent use.
+// Sessions manages sessions. Methods find only objects that viewer sees and report NotFound for all
+// others. It is safe for concurrent use.
 type Sessions interface {
 	// Create returns a new session. In mode warm, its sandbox boots in the
 	// background.
 	Create(ctx context.Context, spec SessionSpec) (Session, error)
 	// Get returns a session by ID or name, including a session that has ended, for
 	// as long as its record is kept.
-	Get(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	Get(ctx context.Context, viewer Viewer, idOrName string) (Session, error)
 	// List returns the sessions that have not ended, newest first.
-	List(ctx context.Context, owner Owner, p Paging) ([]Session, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Session, error)
 	// Enter returns the guest of the session's sandbox, which it starts if
 	// there is none. The session counts as used until release is called. The client
 	// of ctx (see [ClientOf]) is attached meanwhile.
-	Enter(ctx context.Context, owner Owner, idOrName string) (g Guest, release func(), err error)
+	Enter(ctx context.Context, viewer Viewer, idOrName string) (g Guest, release func(), err error)
 	// RunCode runs code in the session's sandbox, one piece at a time and in
 	// the order of the calls. out, if not nil, receives output while it runs.
-	RunCode(ctx context.Context, owner Owner, idOrName string, spec CodeSpec, out func(Chunk)) (CodeResult, error)
+	RunCode(ctx context.Context, viewer Viewer, idOrName string, spec CodeSpec, out func(Chunk)) (CodeResult, error)
 	// Release releases the sandbox, as dormancy does, and keeps the volume.
-	Release(ctx context.Context, owner Owner, idOrName string) error
+	Release(ctx context.Context, viewer Viewer, idOrName string) error
 	// Terminate ends a session and deletes its sandbox and volume.
-	Terminate(ctx context.Context, owner Owner, idOrName string) error
+	Terminate(ctx context.Context, viewer Viewer, idOrName string) error
 	// Dependencies returns the state of the installation of packages.
 	Dependencies(ctx context.Context) (Dependencies, error)
 }
@@ -286,19 +286,19 @@ type Sessions interface {
 type SessionLifecycle interface {
 	// Attach resumes a session, or boots its sandbox, and records client as attached.
 	// An attached client does not keep the sandbox awake. Attaching twice is no error.
-	Attach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
+	Attach(ctx context.Context, viewer Viewer, idOrName, client string) (Session, error)
 	// Detach records that a client has left. After the last one, unless the sandbox
 	// is in use, a sandbox of persistence none is stopped, one of persistence overlay is
 	// released, one of persistence snapshot is hibernated, and the files of persistence workspace are
 	// saved; all others stay until dormancy. Clients that are
 	// connected detach when their connection ends, and then only files are saved.
-	Detach(ctx context.Context, owner Owner, idOrName, client string) (Session, error)
+	Detach(ctx context.Context, viewer Viewer, idOrName, client string) (Session, error)
 	// Suspend pauses a session's sandbox in memory. It reports Conflict for a sandbox
 	// that is in use.
-	Suspend(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	Suspend(ctx context.Context, viewer Viewer, idOrName string) (Session, error)
 	// Hibernate writes a session's sandbox to disk, whatever its persistence.
 	// It reports Conflict for one that is in use.
-	Hibernate(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	Hibernate(ctx context.Context, viewer Viewer, idOrName string) (Session, error)
 	// Resume resumes a session's sandbox, or boots one.
-	Resume(ctx context.Context, owner Owner, idOrName string) (Session, error)
+	Resume(ctx context.Context, viewer Viewer, idOrName string) (Session, error)
 }

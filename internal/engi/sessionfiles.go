@@ -38,10 +38,10 @@ type GitPushed struct {
 type SessionFiles interface {
 	// PushGit commits and pushes the changes in the session's repository.
 	// It reports Denied if the session may not push.
-	PushGit(ctx context.Context, owner Owner, idOrName string, p GitPush) (GitPushed, error)
+	PushGit(ctx context.Context, viewer Viewer, idOrName string, p GitPush) (GitPushed, error)
 	// SaveWorkspace copies the files of a session of persistence workspace to
 	// the node's file store, whether or not the session has a sandbox.
-	SaveWorkspace(ctx context.Context, owner Owner, idOrName string) (WorkspaceCopy, error)
+	SaveWorkspace(ctx context.Context, viewer Viewer, idOrName string) (WorkspaceCopy, error)
 }
 
 // A WorkspaceCopy is the result of saving the files of a session.

@@ -17,8 +17,8 @@ type SSHKey struct {
 	Used        time.Time // time of the last login; zero means never
 }
 
-// SSHKeys stores the public keys of owners. Methods find only objects of owner and report
-// NotFound for all others; the empty owner finds every object. It is safe for concurrent use.
+// SSHKeys stores the public keys of owners. Methods find only objects that viewer sees and report
+// NotFound for all others. It is safe for concurrent use.
 type SSHKeys interface {
 	// Create stores k.PublicKey, a line of authorized_keys. An empty ID means a
 	// new one, an empty Name the line's comment. It reports Invalid for text that is no
@@ -26,9 +26,9 @@ type SSHKeys interface {
 	// whoever owns it, and Exhausted if the owner has too many.
 	Create(ctx context.Context, k SSHKey) (SSHKey, error)
 	// Get returns one key.
-	Get(ctx context.Context, owner Owner, id SSHKeyID) (SSHKey, error)
+	Get(ctx context.Context, viewer Viewer, id SSHKeyID) (SSHKey, error)
 	// List returns keys, oldest first.
-	List(ctx context.Context, owner Owner, p Paging) ([]SSHKey, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]SSHKey, error)
 	// Remove deletes a key and closes its connections.
-	Remove(ctx context.Context, owner Owner, id SSHKeyID) error
+	Remove(ctx context.Context, viewer Viewer, id SSHKeyID) error
 }

@@ -33,14 +33,13 @@ type Template struct {
 	Partial   bool     // only the first part of the template exists; the rest is being built
 }
 
-// VisibleTo reports whether an owner may see and use the template. The empty
-// owner may use all. A build that was found by its digest can be used by every owner
-// that has a name for it.
-func (t Template) VisibleTo(owner Owner) bool {
-	if owner == "" || t.Name != "" {
-		return owner == "" || t.Owner == "" || t.Owner == owner
+// VisibleTo reports whether a viewer may see and use the template. Everybody may use a template
+// of the node. A build that was found by its digest can be used by every owner that has a name for it.
+func (t Template) VisibleTo(viewer Viewer) bool {
+	if t.Name != "" {
+		return t.Owner == "" || viewer.Sees(t.Owner)
 	}
-	return slices.Contains(t.Owners, owner) || slices.Contains(t.Owners, "")
+	return slices.Contains(t.Owners, "") || slices.ContainsFunc(t.Owners, viewer.Sees) || viewer == Everyone
 }
 
 // ErrNoTemplate is the error for a template that does not exist or that the caller may

@@ -31,24 +31,24 @@ type VolumeSpec struct {
 	Content  fs.FS         // initial content: directories, regular files and links, with the owners of their Sys; nil means empty
 }
 
-// Volumes manages volumes. Methods find only objects of owner and report NotFound for
-// all others; the empty owner finds every object. It is safe for concurrent use.
+// Volumes manages volumes. Methods find only objects that viewer sees and report NotFound for all
+// others. It is safe for concurrent use.
 type Volumes interface {
 	// Create creates a volume, with all of its content or not at all. It reports Conflict
 	// if the owner has a volume of that name, and Exhausted when the owner's quota, the
 	// disk or the volume is full.
 	Create(ctx context.Context, spec VolumeSpec) (Volume, error)
 	// Get returns a volume by ID or name.
-	Get(ctx context.Context, owner Owner, idOrName string) (Volume, error)
+	Get(ctx context.Context, viewer Viewer, idOrName string) (Volume, error)
 	// List returns volumes, ordered by name.
-	List(ctx context.Context, owner Owner, p Paging) ([]Volume, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Volume, error)
 	// Remove deletes a volume and its content. It reports Conflict while a sandbox has
 	// it mounted.
-	Remove(ctx context.Context, owner Owner, idOrName string) error
+	Remove(ctx context.Context, viewer Viewer, idOrName string) error
 	// Files opens the content for access from the host, whether or not a
 	// sandbox has mounted it. Paths are absolute in the volume. The caller
 	// closes it.
-	Files(ctx context.Context, owner Owner, idOrName string) (VolumeFiles, error)
+	Files(ctx context.Context, viewer Viewer, idOrName string) (VolumeFiles, error)
 }
 
 // VolumeFiles gives access to the content of a volume. Links that lead out of it are not

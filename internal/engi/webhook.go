@@ -67,25 +67,25 @@ type WebhookDelivery struct {
 	Ended    time.Time // zero while the delivery is pending
 }
 
-// Webhooks sends events to URLs. Methods find only objects of owner and report NotFound for
-// all others; the empty owner finds every object. It is safe for concurrent use.
+// Webhooks sends events to URLs. Methods find only objects that viewer sees and report NotFound for
+// all others. It is safe for concurrent use.
 type Webhooks interface {
 	// Create creates a webhook, which receives events from now on, and returns the
 	// secret that signs its requests, which is never shown again. It reports
 	// Invalid for a bad spec, and Exhausted if the owner has too many webhooks.
 	Create(ctx context.Context, spec WebhookSpec) (w Webhook, secret string, err error)
-	Get(ctx context.Context, owner Owner, id WebhookID) (Webhook, error)
+	Get(ctx context.Context, viewer Viewer, id WebhookID) (Webhook, error)
 	// List returns webhooks, oldest first.
-	List(ctx context.Context, owner Owner, p Paging) ([]Webhook, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Webhook, error)
 	// Update changes a webhook. It returns the secret if it was changed.
-	Update(ctx context.Context, owner Owner, id WebhookID, u WebhookUpdate) (w Webhook, secret string, err error)
+	Update(ctx context.Context, viewer Viewer, id WebhookID, u WebhookUpdate) (w Webhook, secret string, err error)
 	// Remove deletes a webhook. Pending deliveries
 	// are dropped.
-	Remove(ctx context.Context, owner Owner, id WebhookID) error
+	Remove(ctx context.Context, viewer Viewer, id WebhookID) error
 	// Deliveries returns up to limit deliveries, newest first; 0 means 100.
-	Deliveries(ctx context.Context, owner Owner, id WebhookID, limit int) ([]WebhookDelivery, error)
+	Deliveries(ctx context.Context, viewer Viewer, id WebhookID, limit int) ([]WebhookDelivery, error)
 	// Redeliver sends an event of the webhook's owner again.
-	Redeliver(ctx context.Context, owner Owner, id WebhookID, event EventID) (WebhookDelivery, error)
+	Redeliver(ctx context.Context, viewer Viewer, id WebhookID, event EventID) (WebhookDelivery, error)
 }
 
 // A WebhookFormat builds the requests of webhooks. It is safe for concurrent use.

@@ -34,23 +34,23 @@ type Workspace struct {
 // workspaceRoles lists the roles in order of their rights, least first.
 var workspaceRoles = []WorkspaceRole{RoleViewer, RoleReviewer, RoleEditor, RoleOwner}
 
-// RoleOf returns the role of an owner in the workspace; empty for none. The empty owner has
-// every right.
-func (w Workspace) RoleOf(owner Owner) WorkspaceRole {
-	if owner == "" || owner == w.Owner {
+// RoleOf returns the role of a viewer in the workspace; empty for none. Everyone has the rights of
+// the workspace's owner.
+func (w Workspace) RoleOf(viewer Viewer) WorkspaceRole {
+	if viewer.Sees(w.Owner) {
 		return RoleOwner
 	}
 	for _, c := range w.Collaborators {
-		if c.Owner == owner {
+		if c.Owner.Viewer() == viewer {
 			return c.Role
 		}
 	}
 	return ""
 }
 
-// Allow reports NotFound for owners without a role and Denied for a role with fewer rights than need.
-func (w Workspace) Allow(owner Owner, need WorkspaceRole) error {
-	role := w.RoleOf(owner)
+// Allow reports NotFound for viewers without a role and Denied for a role with fewer rights than need.
+func (w Workspace) Allow(viewer Viewer, need WorkspaceRole) error {
+	role := w.RoleOf(viewer)
 	switch {
 	case role == "":
 		return Errorf(NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows those that you work on")
@@ -257,7 +257,7 @@ type BlameLine struct {
 
 // A WriteSpec describes files to write, which become one revision.
 type WriteSpec struct {
-	Owner     Owner
+	Viewer    Viewer
 	Workspace string // ID or name
 	Files     []WorkspaceFile
 	Message   string // empty means one made from the changes
@@ -267,7 +267,7 @@ type WriteSpec struct {
 
 // A Query is a query of a database of a workspace.
 type Query struct {
-	Owner     Owner
+	Viewer    Viewer
 	Workspace string // ID or name
 	Service   string // empty means the only SQL service
 	Text      string
@@ -344,9 +344,9 @@ type TableConstraint struct {
 	Definition string
 }
 
-// Workspaces manages workspaces. Methods find workspaces in which owner has a role and report
-// NotFound for all others, and Denied for acts that the role does not allow. The empty owner has every right.
-// It is safe for concurrent use.
+// Workspaces manages workspaces. Methods find workspaces in which viewer has a role and report
+// NotFound for all others, and Denied for acts that the role does not allow. [Everyone] has the
+// rights of each workspace's owner. It is safe for concurrent use.
 type Workspaces interface {
 	WorkspaceRunner
 	WorkspaceFiles
@@ -362,19 +362,19 @@ type WorkspaceRunner interface {
 	// the workspace exists, and the service is failed.
 	Create(ctx context.Context, spec WorkspaceSpec) (Workspace, error)
 	// Get returns a workspace by ID or name.
-	Get(ctx context.Context, owner Owner, workspace string) (Workspace, error)
+	Get(ctx context.Context, viewer Viewer, workspace string) (Workspace, error)
 	// List returns workspaces in which owner has a role, newest first.
-	List(ctx context.Context, owner Owner, p Paging) ([]Workspace, error)
+	List(ctx context.Context, viewer Viewer, p Paging) ([]Workspace, error)
 	// Change changes the collaborators, the preview or the metadata of a workspace.
-	Change(ctx context.Context, owner Owner, workspace string, c WorkspaceChange) (Workspace, error)
+	Change(ctx context.Context, viewer Viewer, workspace string, c WorkspaceChange) (Workspace, error)
 	// Start returns a workspace once its sandbox has the files of the last revision and
 	// its services are healthy.
-	Start(ctx context.Context, owner Owner, workspace string) (Workspace, error)
+	Start(ctx context.Context, viewer Viewer, workspace string) (Workspace, error)
 	// Stop records changes in the sandbox as a revision, and destroys the sandboxes.
 	// The data of services stays.
-	Stop(ctx context.Context, owner Owner, workspace string) error
+	Stop(ctx context.Context, viewer Viewer, workspace string) error
 	// Remove deletes a workspace with its history and the data of its services.
-	Remove(ctx context.Context, owner Owner, workspace string) error
+	Remove(ctx context.Context, viewer Viewer, workspace string) error
 }
 
 // WorkspaceFiles reads and writes the files of workspaces; see [Workspaces]. It needs no sandbox.
@@ -385,22 +385,22 @@ type WorkspaceFiles interface {
 	Write(ctx context.Context, spec WriteSpec) (WorkspaceRevision, error)
 	// Files returns the files of a revision, ordered by path; 0 is the last one, with the
 	// changes in the sandbox.
-	Files(ctx context.Context, owner Owner, workspace string, revision int64) ([]WorkspaceFile, error)
+	Files(ctx context.Context, viewer Viewer, workspace string, revision int64) ([]WorkspaceFile, error)
 	// File opens a file of a revision, as in Files. The caller closes it.
-	File(ctx context.Context, owner Owner, workspace, path string, revision int64) (io.ReadCloser, error)
+	File(ctx context.Context, viewer Viewer, workspace, path string, revision int64) (io.ReadCloser, error)
 	// Revisions returns the revisions, newest first.
-	Revisions(ctx context.Context, owner Owner, workspace string, p Paging) ([]WorkspaceRevision, error)
+	Revisions(ctx context.Context, viewer Viewer, workspace string, p Paging) ([]WorkspaceRevision, error)
 	// Diff returns the unified diff between two revisions; from 0 is the parent of to, and
 	// to 0 the last one.
-	Diff(ctx context.Context, owner Owner, workspace string, from, to int64) (string, error)
+	Diff(ctx context.Context, viewer Viewer, workspace string, from, to int64) (string, error)
 	// Restore restores the files of a revision, or those below path, as a new
 	// one.
-	Restore(ctx context.Context, owner Owner, workspace string, revision int64, path string) (WorkspaceRevision, error)
+	Restore(ctx context.Context, viewer Viewer, workspace string, revision int64, path string) (WorkspaceRevision, error)
 	// PreviewFile opens a file of [PreviewStatic] by its path below the root, or reports
 	// NotFound. If the sandbox is awake, its changes are collected once a second.
-	PreviewFile(ctx context.Context, owner Owner, workspace, path string) (PublishedFile, error)
+	PreviewFile(ctx context.Context, viewer Viewer, workspace, path string) (PublishedFile, error)
 	// Blame returns the revision that last changed each line of a file.
-	Blame(ctx context.Context, owner Owner, workspace, path string, revision int64) ([]BlameLine, error)
+	Blame(ctx context.Context, viewer Viewer, workspace, path string, revision int64) ([]BlameLine, error)
 }
 
 // WorkspaceGit serves git clone, fetch and push for the history of workspaces, in
@@ -408,33 +408,33 @@ type WorkspaceFiles interface {
 // commit, and the branch main is the last one; it does not exist before the first.
 type WorkspaceGit interface {
 	// GitRefs writes the refs that may be fetched, or pushed to.
-	GitRefs(ctx context.Context, owner Owner, workspace string, push bool, w io.Writer) error
+	GitRefs(ctx context.Context, viewer Viewer, workspace string, push bool, w io.Writer) error
 	// GitFetch answers a fetch. It reports Invalid for a malformed request
 	// and NotFound for unknown objects, before anything is written.
-	GitFetch(ctx context.Context, owner Owner, workspace string, request io.Reader, w io.Writer) error
+	GitFetch(ctx context.Context, viewer Viewer, workspace string, request io.Reader, w io.Writer) error
 	// GitPush records a push to main as one revision, whose commit is the
 	// pushed one, with all its ancestors. It reports Invalid for a malformed
 	// request, before anything is written; the reason why a branch is refused is written to the client.
-	GitPush(ctx context.Context, owner Owner, workspace string, request io.Reader, w io.Writer) error
+	GitPush(ctx context.Context, viewer Viewer, workspace string, request io.Reader, w io.Writer) error
 }
 
 // WorkspaceServices manages the services of workspaces; see [Workspaces].
 type WorkspaceServices interface {
 	// AddService starts a service and returns it once it is healthy, or has failed. It
 	// reports Conflict for a name that is taken.
-	AddService(ctx context.Context, owner Owner, workspace string, spec ServiceSpec) (Service, error)
+	AddService(ctx context.Context, viewer Viewer, workspace string, spec ServiceSpec) (Service, error)
 	// RemoveService deletes a service and its data.
-	RemoveService(ctx context.Context, owner Owner, workspace, service string) error
+	RemoveService(ctx context.Context, viewer Viewer, workspace, service string) error
 	// RestartService restarts the server of a service.
-	RestartService(ctx context.Context, owner Owner, workspace, service string) (Service, error)
+	RestartService(ctx context.Context, viewer Viewer, workspace, service string) (Service, error)
 	// Connection returns the address and the credentials of a service. It needs the role editor.
-	Connection(ctx context.Context, owner Owner, workspace, service string) (Connection, error)
+	Connection(ctx context.Context, viewer Viewer, workspace, service string) (Connection, error)
 	// Dial connects to a service that is exposed. It needs the role editor. It
 	// reports Conflict for a service that is not exposed or has no server. The caller closes the
 	// connection; ctx limits the opening only.
-	Dial(ctx context.Context, owner Owner, workspace, service string) (net.Conn, error)
+	Dial(ctx context.Context, viewer Viewer, workspace, service string) (net.Conn, error)
 	// ServiceLogs returns the end of a server's log, at most max bytes.
-	ServiceLogs(ctx context.Context, owner Owner, workspace, service string, max int) (string, error)
+	ServiceLogs(ctx context.Context, viewer Viewer, workspace, service string, max int) (string, error)
 }
 
 // WorkspaceDatabases queries the databases of workspaces; see [Workspaces].
@@ -449,7 +449,7 @@ type WorkspaceDatabases interface {
 	// Describe describes a table, whose name may be SCHEMA.TABLE.
 	Describe(ctx context.Context, q Query, table string) (TableDescription, error)
 	// Command runs a command of a Redis service.
-	Command(ctx context.Context, owner Owner, workspace, service string, args []string) (CommandReply, error)
+	Command(ctx context.Context, viewer Viewer, workspace, service string, args []string) (CommandReply, error)
 }
 
 // A CommandReply is the reply of a Redis service.

@@ -17,7 +17,7 @@ var errTimeout = errors.New("the run's timeout has passed")
 
 // Execute implements [Executor].
 func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) Outcome {
-	rec, err := r.opt.Store.Run(ctx, "", id)
+	rec, err := r.opt.Store.Run(ctx, engi.Everyone, id)
 	switch {
 	case ctx.Err() != nil:
 		return Outcome{Next: Stopped}
@@ -48,7 +48,7 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 	}()
 
 	steps := rec.Steps
-	if rec, err = r.opt.Store.Update(ctx, "", id, beginAttempt); err != nil {
+	if rec, err = r.opt.Store.Update(ctx, engi.Everyone, id, beginAttempt); err != nil {
 		if errors.Is(err, errEnded) { // cancelled in the meantime
 			return Outcome{Next: Ended}
 		}
@@ -105,7 +105,7 @@ func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 		run.steps[step.Name] = step
 	}
 	if rec.Event != "" {
-		if run.Event, err = r.opt.Events.Get(ctx, "", rec.Event); err != nil {
+		if run.Event, err = r.opt.Events.Get(ctx, engi.Everyone, rec.Event); err != nil {
 			return nil, err
 		}
 	}
@@ -186,7 +186,7 @@ func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.Functi
 // the run has ended.
 func (r *Runner) update(ctx context.Context, id engi.FunctionRunID, out Outcome, change func(*Record)) Outcome {
 	// The outcome is recorded even if the node is stopping.
-	rec, err := r.opt.Store.Update(context.WithoutCancel(ctx), "", id, func(rec *Record) error { change(rec); return nil })
+	rec, err := r.opt.Store.Update(context.WithoutCancel(ctx), engi.Everyone, id, func(rec *Record) error { change(rec); return nil })
 	if err != nil {
 		return r.retryLater(ctx, id, err)
 	}

@@ -293,7 +293,7 @@ func TestRandomHistories(t *testing.T) {
 					rt.Skip("there are no runs")
 				}
 				id := rapid.SampledFrom(all).Draw(rt, "run").id
-				if err := fix.Cancel(t.Context(), "", id); err != nil {
+				if err := fix.Cancel(t.Context(), engi.Everyone, id); err != nil {
 					rt.Fatal(err)
 				}
 				cancelled[id] = true

@@ -198,8 +198,8 @@ func (r *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []e
 }
 
 // Replay implements [engi.Functions].
-func (r *Runner) Replay(ctx context.Context, owner engi.Owner, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
-	old, err := r.opt.Events.Get(ctx, owner, id)
+func (r *Runner) Replay(ctx context.Context, viewer engi.Viewer, id engi.EventID, function string) (engi.Event, []engi.FunctionRunID, error) {
+	old, err := r.opt.Events.Get(ctx, viewer, id)
 	if err != nil {
 		return old, nil, err
 	}
@@ -285,7 +285,7 @@ func (r *Runner) Start(ctx context.Context, name string, event engi.EventID) (en
 	if !ok {
 		return engi.FunctionRun{}, engi.Errorf(engi.NotFound, "there is no function %.140q", name)
 	}
-	e, err := r.opt.Events.Get(ctx, f.Owner, event)
+	e, err := r.opt.Events.Get(ctx, f.Owner.Reach(), event)
 	if err != nil {
 		return engi.FunctionRun{}, err
 	}
@@ -303,7 +303,7 @@ func (r *Runner) Start(ctx context.Context, name string, event engi.EventID) (en
 
 // alreadySent returns an event that was sent before, with its runs.
 func (r *Runner) alreadySent(ctx context.Context, e engi.Event) (engi.Event, []engi.FunctionRunID, error) {
-	runs, err := r.opt.Store.Runs(ctx, e.Owner, Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
+	runs, err := r.opt.Store.Runs(ctx, e.Owner.Viewer(), Filter{FunctionFilter: engi.FunctionFilter{Event: e.ID}})
 	var ids []engi.FunctionRunID
 	for _, rec := range slices.Backward(runs) {
 		ids = append(ids, rec.ID)
@@ -422,9 +422,9 @@ func clampLimit(n int) int {
 }
 
 // Runs implements [engi.Functions].
-func (r *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
+func (r *Runner) Runs(ctx context.Context, viewer engi.Viewer, f engi.FunctionFilter) ([]engi.FunctionRun, error) {
 	f.Limit = clampLimit(f.Limit)
-	records, err := r.opt.Store.Runs(ctx, owner, Filter{FunctionFilter: f})
+	records, err := r.opt.Store.Runs(ctx, viewer, Filter{FunctionFilter: f})
 	if err != nil {
 		return nil, err
 	}
@@ -436,36 +436,36 @@ func (r *Runner) Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilt
 }
 
 // Run implements [engi.Functions].
-func (r *Runner) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
-	rec, err := r.opt.Store.Run(ctx, owner, id)
+func (r *Runner) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (engi.FunctionRun, error) {
+	rec, err := r.opt.Store.Run(ctx, viewer, id)
 	return rec.FunctionRun, err
 }
 
 // Wait implements [engi.Functions].
-func (r *Runner) Wait(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (engi.FunctionRun, error) {
+func (r *Runner) Wait(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (engi.FunctionRun, error) {
 	last, err := r.opt.Events.Last(ctx)
 	if err != nil {
 		return engi.FunctionRun{}, err
 	}
-	run, err := r.Run(ctx, owner, id)
+	run, err := r.Run(ctx, viewer, id)
 	if err != nil || !run.Ended.IsZero() {
 		return run, err
 	}
-	for e, err := range r.opt.Events.Follow(ctx, owner, engi.EventFilter{Subject: string(id), After: last}) {
+	for e, err := range r.opt.Events.Follow(ctx, viewer, engi.EventFilter{Subject: string(id), After: last}) {
 		if err != nil {
 			return run, err
 		}
 		switch strings.TrimPrefix(e.Type, engi.EventFunctionPrefix) {
 		case string(engi.FunctionDone), string(engi.FunctionFailed), string(engi.FunctionCancelled):
-			return r.Run(ctx, owner, id)
+			return r.Run(ctx, viewer, id)
 		}
 	}
 	return run, nil // unreachable: Follow ends with an error
 }
 
 // Cancel implements [engi.Functions].
-func (r *Runner) Cancel(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) error {
-	rec, err := r.opt.Store.Update(ctx, owner, id, func(rec *Record) error {
+func (r *Runner) Cancel(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) error {
+	rec, err := r.opt.Store.Update(ctx, viewer, id, func(rec *Record) error {
 		switch rec.State {
 		case engi.FunctionQueued, engi.FunctionWaiting:
 			endRun(rec, engi.FunctionCancelled)

@@ -48,7 +48,7 @@ const keyFormat = "2006-01-02T15:04Z"
 // time passed while no node was running.
 func (r *Runner) startMissed(ctx context.Context) error {
 	for name, s := range r.schedules {
-		runs, err := r.opt.Store.Runs(ctx, "", Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Scheduled: true})
+		runs, err := r.opt.Store.Runs(ctx, engi.Everyone, Filter{FunctionFilter: engi.FunctionFilter{Function: name, Limit: 1}, Scheduled: true})
 		if err != nil {
 			return err
 		}

@@ -14,7 +14,7 @@ import (
 // and waits for them. If a scheduled time passed while no node was running, the function is
 // started once, if the schedule has started it before.
 func (r *Runner) Serve(ctx context.Context, ready func()) error {
-	open, err := r.opt.Store.Runs(ctx, "", Filter{Open: true})
+	open, err := r.opt.Store.Runs(ctx, engi.Everyone, Filter{Open: true})
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 // dispatch records that a run has a slot and starts it in the engine. It reports
 // whether that succeeded, or is no longer needed.
 func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
-	_, err := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error {
+	_, err := r.opt.Store.Update(ctx, engi.Everyone, q.id, func(rec *Record) error {
 		if rec.State == engi.FunctionQueued {
 			return beginAttempt(rec)
 		}
@@ -149,7 +149,7 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 	if ctx.Err() == nil {
 		r.opt.Log.WarnContext(ctx, "start a run in the engine; it is retried", "function", q.function, "run", q.id, "error", err)
 		// Callers that wait for the run must learn why it does not begin.
-		if _, e := r.opt.Store.Update(ctx, "", q.id, func(rec *Record) error { return notBegun(rec, err) }); e != nil && !errors.Is(e, errEnded) && ctx.Err() == nil {
+		if _, e := r.opt.Store.Update(ctx, engi.Everyone, q.id, func(rec *Record) error { return notBegun(rec, err) }); e != nil && !errors.Is(e, errEnded) && ctx.Err() == nil {
 			r.opt.Log.WarnContext(ctx, "record that a run does not begin", "run", q.id, "error", e)
 		}
 	}

@@ -27,9 +27,8 @@ type Filter struct {
 	Scheduled bool // only runs started by a schedule
 }
 
-// A Store stores runs durably, and appends an event to the log for each change
-// of their state and each step that ends. Methods with an owner only see the runs of
-// that owner; the empty owner sees all. It is safe for concurrent use.
+// A Store stores runs durably, and appends an event to the log for each change of their state and
+// each step that ends. Look-ups find only the runs that viewer sees. It is safe for concurrent use.
 type Store interface {
 	EventStore
 	RunStore
@@ -59,12 +58,12 @@ type RunStore interface {
 	Put(ctx context.Context, r Record) error
 	// Runs returns runs without steps, newest first unless f is Open. A limit
 	// of 0 means all.
-	Runs(ctx context.Context, owner engi.Owner, f Filter) ([]Record, error)
+	Runs(ctx context.Context, viewer engi.Viewer, f Filter) ([]Record, error)
 	// Run returns a run with its steps, or NotFound.
-	Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (Record, error)
+	Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (Record, error)
 	// Update changes a run atomically, unless change returns an error. It
 	// returns the changed run without its steps.
-	Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*Record) error) (Record, error)
+	Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*Record) error) (Record, error)
 	// Step stores a step of r, and replaces an earlier one with the same name.
 	Step(ctx context.Context, r Record, s engi.FunctionStep) error
 	// Forget deletes runs, with their steps, that ended before a time, and the oldest ended

@@ -52,7 +52,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	following.Go(func() {
 		stored := time.Now()
 		for ctx.Err() == nil {
-			for e, err := range r.opt.Events.Follow(ctx, "", engi.EventFilter{Types: types, After: after}) {
+			for e, err := range r.opt.Events.Follow(ctx, engi.Everyone, engi.EventFilter{Types: types, After: after}) {
 				if err == nil && e.Type != engi.EventsDropped {
 					err = r.trigger(ctx, e, &stored)
 				}
@@ -145,7 +145,7 @@ func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err 
 		e, todo = todo[0], todo[1:]
 		ids := []string{e.Actor, e.Subject}
 		if e.Subject != "" && e.Subject != string(e.ID) {
-			first, err := r.opt.Events.List(ctx, "", engi.EventFilter{Subject: e.Subject, Oldest: true, Limit: 1})
+			first, err := r.opt.Events.List(ctx, engi.Everyone, engi.EventFilter{Subject: e.Subject, Oldest: true, Limit: 1})
 			if err != nil {
 				return nil, err
 			}
@@ -158,7 +158,7 @@ func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err 
 				continue
 			}
 			seen[id] = true
-			rec, err := r.opt.Store.Run(ctx, "", engi.FunctionRunID(id))
+			rec, err := r.opt.Store.Run(ctx, engi.Everyone, engi.FunctionRunID(id))
 			switch {
 			case engi.Is(err, engi.NotFound):
 				continue
@@ -169,7 +169,7 @@ func (r *Runner) causes(ctx context.Context, e engi.Event) (names []string, err 
 			if rec.Event == "" {
 				continue
 			}
-			switch cause, err := r.opt.Events.Get(ctx, "", rec.Event); {
+			switch cause, err := r.opt.Events.Get(ctx, engi.Everyone, rec.Event); {
 			case err == nil:
 				todo = append(todo, cause)
 			case !engi.Is(err, engi.NotFound):

@@ -33,8 +33,8 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if c.Sessions.Enabled {
 		n.services.Sessions = n.Sessions() // set it only then, because models are told about sessions if it is set
 	}
-	if n.wall != nil && len(c.Models.Fetch) > 0 {
-		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
+	if n.gateway != nil && len(c.Models.Fetch) > 0 {
+		client, err := fetch.ForOwners(n.gateway, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Models.Fetch}, fetch.Options{})
 		if err != nil {
 			return engi.Errorf(engi.KindOf(err), "models.fetch: %w", err)
 		}
@@ -53,7 +53,6 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	}
 	n.services.Docs, n.services.Workspaces, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
-	n.services = n.services.OfOneOwner()
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
 		return err
@@ -135,7 +134,7 @@ func (n *Node) Agents() engi.Agents {
 func (n *Node) openMCP(keys engi.Keys) (*mcp.Server, error) {
 	opt := mcp.Options{Services: n.services, Keys: keys, Clients: store.ToolClients(n.db), Events: store.Events(n.db), URL: n.previews.URL, Hosts: n.hosts(), Version: n.version, Log: n.log.With("component", "mcp")}
 	if n.pages != nil {
-		opt.Pages, opt.Sessions, opt.View = n.pages, tool.Services{Sessions: n.Sessions()}.OfOneOwner().Sessions, web.App()
+		opt.Pages, opt.Sessions, opt.View = n.pages, n.Sessions(), web.App()
 	}
 	return mcp.New(opt)
 }

@@ -56,7 +56,7 @@ func (c canaries) in(text []byte) (found []string) {
 }
 
 // hiddenFields are the fields of requests whose values nobody is told. Those of a
-// network policy are refused by a node without a wall, which must not repeat them.
+// network policy are refused by a node without an egress gateway, which must not repeat them.
 var hiddenFields = regexp.MustCompile(`(^|\.)(env|value|password|secret|headers)$`)
 
 // hidden are requests with a value in each of these fields, by operation and field.

@@ -24,7 +24,7 @@ func (n *Node) openDisk(ctx context.Context) (err error) {
 	log := n.log.With("component", "disk")
 	n.templates, err = disk.Open(ctx, disk.Options{
 		Dir: templatesDir(c), Log: log, Runner: n.runner,
-		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Mirrors.Apt,
+		Sources: c.Templates.Sources, CA: c.Templates.CA, Aliases: aliases, Grace: time.Duration(c.Templates.Grace), Mirror: c.Registries.Apt,
 		Owners: disk.OwnerBuilds{
 			Registry: c.Builds.Registry, Env: c.Builds.Env, Refused: n.refusals.Add,
 			Room: func(ctx context.Context, owner engi.Owner) (int64, error) { return n.fleet.DiskLeft(ctx, owner) },

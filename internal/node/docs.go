@@ -37,10 +37,10 @@ func (n *Node) openDocs(ctx context.Context, models *llm.Registry) (err error) {
 	}).Transport
 	switch {
 	case len(c.Hosts) == 0:
-	case n.wall == nil:
+	case n.gateway == nil:
 		log.Warn("documents of owners are not fetched: sandboxes of this node have no network", "remedy", "'engi doctor' says why; owners can send the text")
 	default:
-		client, err := fetch.ForOwners(n.wall, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Hosts}, fetch.Options{
+		client, err := fetch.ForOwners(n.gateway, engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: c.Hosts}, fetch.Options{
 			Remedy: "send the text of the document; the operator says with docs.hosts where owners' documents may be fetched from",
 		})
 		if err != nil {

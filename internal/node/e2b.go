@@ -18,7 +18,7 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 		return err
 	}
 	internet := engi.Network(n.config.Network.Max) // the widest mode
-	if n.wall == nil {
+	if n.gateway == nil {
 		internet = "" // sandboxes have no network
 	}
 	builder, _ := any(n.templates).(engi.TemplateBuilder)

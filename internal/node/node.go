@@ -101,8 +101,8 @@ type Node struct {
 	listener   *listener.Listener
 	secrets    *secret.Service
 	approvals  *approval.Manager
-	wall       *wall // nil if sandboxes have no network
-	packages   *mirror.Broker
+	gateway    *gateway // nil if sandboxes have no network
+	mirror     *mirror.Server
 	previews   *preview.Proxy
 	signIns    *signin.Manager
 	e2b        *e2b.Server
@@ -175,10 +175,10 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if err := n.openWall(ctx, metrics); err != nil {
+	if err := n.openGateway(ctx, metrics); err != nil {
 		return nil, err
 	}
-	if n.runner, err = fleet.NewBuildRunner(n.provider, engi.Size{}, n.fleetWall(), engi.Network(c.Network.Max), c.Builds.Allow); err != nil {
+	if n.runner, err = fleet.NewBuildRunner(n.provider, engi.Size{}, n.fleetEgress(), engi.Network(c.Network.Max), c.Builds.Allow); err != nil {
 		return nil, err
 	}
 	if err := n.openDisk(ctx); err != nil {
@@ -258,7 +258,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Snapshots(n.snapshots, lifecycle),
 		rest.Volumes(n.volumes),
 		rest.Secrets(n.secrets),
-		rest.Mirror(n.packages),
+		rest.Mirror(n.mirror),
 		rest.Scripts(n.Scripts()),
 		rest.Sessions(n.Sessions()),
 		rest.Pages(n.Pages()),
@@ -326,14 +326,14 @@ func (n *Node) defaultTemplate(ctx context.Context) (string, error) {
 func (n *Node) fleetOptions(o Options, metrics prometheus.Registerer, template string) fleet.Options {
 	c := n.config
 	opt := fleet.Options{
-		Providers: []provider.Provider{n.provider}, Templates: mirroredTemplates{n.templates, c.Mirrors}, Store: store.Fleet(n.db),
+		Providers: []provider.Provider{n.provider}, Templates: registryTemplates{n.templates, c.Registries}, Store: store.Fleet(n.db),
 		Dir: filepath.Join(c.DataDir, "fleet"), Log: n.log.With("component", "fleet"), Metrics: metrics, Builds: n.runner,
 		Snapshots: n.snapshots, Volumes: n.volumes, Template: template, Defaults: c.Limits.Limits(), Max: c.Max.Limits(), OnEmpty: engi.EmptyPool(c.Admission.OnEmpty),
 		ClaimTimeout: time.Duration(c.Admission.ClaimTimeout), MaxWait: time.Duration(c.Admission.MaxWait), MaxSandboxes: c.Admission.MaxSandboxes, MaxQueue: c.Admission.MaxQueue,
 		MaxCode: int64(c.Admission.MaxCode), MaxInput: int64(c.Admission.MaxInput), Boots: c.Admission.Boots,
 		Quota:     c.Quota.Of,
 		Refused:   n.refusals.Add,
-		Wall:      n.fleetWall(),
+		Egress:    n.fleetEgress(),
 		Spare:     c.Sandboxes.Spare,
 		Lifetime:  fleet.Lifetime{Timeout: time.Duration(c.Sandboxes.Timeout), Max: time.Duration(c.Sandboxes.Max)},
 		KeepCount: c.Keep.Count, KeepAge: time.Duration(c.Keep.Age), Ephemeral: o.Ephemeral,

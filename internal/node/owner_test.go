@@ -267,7 +267,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"create-key owner":           "owners make keys for themselves only; see below",
 		"save-modules modules.usage": "a text", "chat message": "a text", "create-session git.push.message": "a text", "push-session message": "a text",
 	}
-	// These need what a node with fake sandboxes does not have: a wall, a script engine.
+	// These need what a node with fake sandboxes does not have: an egress gateway, a script engine.
 	elsewhere := map[string]string{
 		"create-execution network.grants.secret": "TestLifeOfASecret", "create-sandbox network.grants.secret": "TestLifeOfASecret",
 		"create-session network.grants.secret": "TestLifeOfASecret", "update-sandbox network.grants.secret": "TestLifeOfASecret",

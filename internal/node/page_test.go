@@ -48,7 +48,7 @@ func TestPagesOfSessions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := n.Pages().Act(t.Context(), engi.PageAction{Owner: "ann", Session: "page", Action: "demo-counter"}); err != nil {
+			if _, err := n.Pages().Act(t.Context(), engi.PageAction{Viewer: "ann", Session: "page", Action: "demo-counter"}); err != nil {
 				t.Fatal(err)
 			}
 			page := engi.Page{}

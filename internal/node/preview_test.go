@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // TestNamesAndTLS asks one node by all its names, over https and http at the
@@ -137,7 +138,7 @@ func TestNamesAndTLS(t *testing.T) {
 	if b, err := json.Marshal(sec); err != nil || bytes.Contains(b, []byte("hidden-value")) {
 		t.Errorf("%s, %v", b, err)
 	}
-	if got, err := n.secrets.Reveal(t.Context(), "", string(sec.ID)); err != nil || got != "hidden-value" {
+	if got, err := n.secrets.Reveal(t.Context(), engi.Everyone, string(sec.ID)); err != nil || got != "hidden-value" {
 		t.Errorf("%q, %v", got, err)
 	}
 }

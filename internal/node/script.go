@@ -59,9 +59,9 @@ func (n *Node) scriptAPIs() ([]script.API, error) {
 		listed = client(c.FetchHosts...)
 	}
 	var ofSession func(engi.Owner, engi.NetworkPolicy) (*http.Client, error)
-	if n.wall != nil {
+	if n.gateway != nil {
 		ofSession = func(owner engi.Owner, p engi.NetworkPolicy) (*http.Client, error) {
-			return fetch.Through(n.wall, owner, p, fetch.Options{})
+			return fetch.Through(n.gateway, owner, p, fetch.Options{})
 		}
 	}
 	if listed != nil || ofSession != nil {

@@ -46,7 +46,7 @@ func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer, 
 	all := &sessions{packages: deps.None(template)}
 	if s.Enabled {
 		packages, err := deps.New(ctx, deps.Options{
-			Templates: n.templates, Base: s.Template, Packages: s.Packages(), Registry: c.Mirrors.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: log,
+			Templates: n.templates, Base: s.Template, Packages: s.Packages(), Registry: c.Registries.Of(s.Template).NPM, File: filepath.Join(c.DataDir, "packages"), Log: log,
 		})
 		if err != nil {
 			return err

@@ -61,7 +61,7 @@ func TestSessionsWithoutASection(t *testing.T) {
 		stop := start(t, n)
 		admin := apiClient{t, n.Endpoint().URL, n.AdminKey()}
 		id := admin.make("/v1/sessions", `{"persistence":"none"}`, "id")
-		_, release, err := n.Sessions().Enter(t.Context(), "", id)
+		_, release, err := n.Sessions().Enter(t.Context(), engi.Everyone, id)
 		if err != nil {
 			t.Fatalf("enabled %t: %v", enabled, err)
 		}

@@ -76,7 +76,7 @@ var e2bOperations = map[string]string{
 }
 
 // ownersBuild says that REST keeps builds of templates for administrators, and E2B's
-// API has owners build behind the wall, within their quota: the scope still counts.
+// API has owners build behind the egress gateway, within their quota: the scope still counts.
 func ownersBuild(route string) bool {
 	return strings.HasSuffix(route, " /v1/templates") || strings.HasSuffix(route, " /v1/templates/{name}")
 }

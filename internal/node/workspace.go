@@ -20,7 +20,7 @@ func (n *Node) openWorkspaces() {
 // packagesOnly returns the policy of sandboxes that reach registries of packages only; on a
 // node without a network, it allows nothing.
 func (n *Node) packagesOnly() engi.NetworkPolicy {
-	if most := engi.Network(n.config.Network.Max); n.wall == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
+	if most := engi.Network(n.config.Network.Max); n.gateway == nil || most == engi.NetworkNone || most == engi.NetworkIsolated {
 		return engi.NetworkPolicy{Mode: engi.NetworkNone}
 	}
 	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}}

@@ -44,18 +44,16 @@ type Work func(ctx context.Context, op engi.Operation, progress func(engi.Progre
 //  1. Put records a new operation; it reports Conflict if its ID exists already.
 //  2. Update replaces state, error, attempt and end of a running
 //     operation; it reports Conflict if it has ended, NotFound if it does not exist.
-//  3. Get returns an operation of owner, or of any owner if owner is empty; it
-//     reports NotFound.
-//  4. List returns operations of owner, or of all owners, without their input,
-//     newest first.
+//  3. Get returns an operation that viewer sees, or reports NotFound.
+//  4. List returns the operations that viewer sees, without their input, newest first.
 //  5. Running returns the operations that have not ended, oldest first.
 //  6. Forget deletes ended operations beyond the newest keep, and those that
 //     ended before the given time, and returns their IDs.
 type Store interface {
 	Put(ctx context.Context, op engi.Operation) error
 	Update(ctx context.Context, op engi.Operation) error
-	Get(ctx context.Context, owner engi.Owner, id engi.OperationID) (engi.Operation, error)
-	List(ctx context.Context, owner engi.Owner, f engi.OperationFilter) ([]engi.Operation, error)
+	Get(ctx context.Context, viewer engi.Viewer, id engi.OperationID) (engi.Operation, error)
+	List(ctx context.Context, viewer engi.Viewer, f engi.OperationFilter) ([]engi.Operation, error)
 	Running(ctx context.Context) ([]engi.Operation, error)
 	Forget(ctx context.Context, keep int, before time.Time) ([]engi.OperationID, error)
 }
@@ -294,21 +292,21 @@ func (m *Manager) find(id engi.OperationID) *running {
 }
 
 // Get implements [engi.Operations].
-func (m *Manager) Get(ctx context.Context, owner engi.Owner, id engi.OperationID) (engi.Operation, error) {
-	return m.o.Store.Get(ctx, owner, id)
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, id engi.OperationID) (engi.Operation, error) {
+	return m.o.Store.Get(ctx, viewer, id)
 }
 
 // List implements [engi.Operations].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, f engi.OperationFilter) ([]engi.Operation, error) {
-	return m.o.Store.List(ctx, owner, f)
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, f engi.OperationFilter) ([]engi.Operation, error) {
+	return m.o.Store.List(ctx, viewer, f)
 }
 
 // Wait implements [engi.Operations].
-func (m *Manager) Wait(ctx context.Context, owner engi.Owner, id engi.OperationID) (engi.Operation, error) {
+func (m *Manager) Wait(ctx context.Context, viewer engi.Viewer, id engi.OperationID) (engi.Operation, error) {
 	// Look in memory before reading the record: in the other order, the operation could end
 	// in between.
 	r := m.find(id)
-	op, err := m.o.Store.Get(ctx, owner, id)
+	op, err := m.o.Store.Get(ctx, viewer, id)
 	if err != nil || !op.Ended.IsZero() {
 		return op, err
 	}
@@ -318,7 +316,7 @@ func (m *Manager) Wait(ctx context.Context, owner engi.Owner, id engi.OperationI
 		case <-ctx.Done():
 			return op, engi.Errorf(engi.Expired, "wait for operation %s: %v", id, context.Cause(ctx))
 		}
-		if op, err = m.o.Store.Get(ctx, owner, id); err != nil || !op.Ended.IsZero() {
+		if op, err = m.o.Store.Get(ctx, viewer, id); err != nil || !op.Ended.IsZero() {
 			return op, err
 		}
 	}
@@ -326,13 +324,13 @@ func (m *Manager) Wait(ctx context.Context, owner engi.Owner, id engi.OperationI
 }
 
 // Watch implements [engi.Operations].
-func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64) iter.Seq2[engi.OperationUpdate, error] {
+func (m *Manager) Watch(ctx context.Context, viewer engi.Viewer, id engi.OperationID, after int64) iter.Seq2[engi.OperationUpdate, error] {
 	return func(yield func(engi.OperationUpdate, error) bool) {
-		end, left, err := m.replay(ctx, owner, id, after, func(e engi.OperationUpdate) bool { return yield(e, nil) })
+		end, left, err := m.replay(ctx, viewer, id, after, func(e engi.OperationUpdate) bool { return yield(e, nil) })
 		if left {
 			return
 		}
-		op, werr := m.Wait(ctx, owner, id)
+		op, werr := m.Wait(ctx, viewer, id)
 		if err == nil {
 			err = werr
 		}
@@ -342,9 +340,9 @@ func (m *Manager) Watch(ctx context.Context, owner engi.Owner, id engi.Operation
 
 // replay yields the log of an operation after an offset, until the log ends. It
 // returns the offset after the log, and whether the reader has left.
-func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.OperationID, after int64, yield func(engi.OperationUpdate) bool) (end int64, left bool, err error) {
+func (m *Manager) replay(ctx context.Context, viewer engi.Viewer, id engi.OperationID, after int64, yield func(engi.OperationUpdate) bool) (end int64, left bool, err error) {
 	r := m.find(id)
-	if _, err := m.o.Store.Get(ctx, owner, id); err != nil {
+	if _, err := m.o.Store.Get(ctx, viewer, id); err != nil {
 		return after, false, err
 	}
 	var log *outputlog.Log
@@ -358,7 +356,7 @@ func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.Operatio
 	// Read from the byte before the offset, which is a line end if the offset is valid.
 	in := log.Read(max(0, after-1))
 	if in == nil { // the operation has ended in the meantime
-		return m.replay(ctx, owner, id, after, yield)
+		return m.replay(ctx, viewer, id, after, yield)
 	}
 	defer in.Close()
 	lines := splitter{offset: max(0, after-1), skip: after > 0}
@@ -383,9 +381,9 @@ func (m *Manager) replay(ctx context.Context, owner engi.Owner, id engi.Operatio
 }
 
 // Cancel implements [engi.Operations].
-func (m *Manager) Cancel(ctx context.Context, owner engi.Owner, id engi.OperationID) error {
+func (m *Manager) Cancel(ctx context.Context, viewer engi.Viewer, id engi.OperationID) error {
 	r := m.find(id)
-	op, err := m.o.Store.Get(ctx, owner, id)
+	op, err := m.o.Store.Get(ctx, viewer, id)
 	if err != nil || !op.Ended.IsZero() {
 		return err
 	}

@@ -89,11 +89,11 @@ func (p *processor) watch(r Record) error {
 		return err
 	}
 	if r.Batch.Cancelled { // the process may have ended before it cancelled the run
-		if err := engi.Ignore(p.opt.Agents.Cancel(p.ctx, r.Owner, a.run), engi.NotFound); err != nil {
+		if err := engi.Ignore(p.opt.Agents.Cancel(p.ctx, r.Owner.Viewer(), a.run), engi.NotFound); err != nil {
 			return err
 		}
 	}
-	for u, err := range p.opt.Agents.Watch(p.ctx, r.Owner, a.run, 0) {
+	for u, err := range p.opt.Agents.Watch(p.ctx, r.Owner.Viewer(), a.run, 0) {
 		if err == nil {
 			err = a.update(u)
 		} else if engi.Is(err, engi.NotFound) {
@@ -103,7 +103,7 @@ func (p *processor) watch(r Record) error {
 		if err != nil {
 			if p.ctx.Err() != nil && p.base.Err() == nil {
 				// The session has ended; nobody will see the rest.
-				return p.opt.Agents.Cancel(p.base, r.Owner, a.run)
+				return p.opt.Agents.Cancel(p.base, r.Owner.Viewer(), a.run)
 			}
 			return err
 		}
@@ -118,7 +118,7 @@ func (p *processor) watch(r Record) error {
 func (a *answer) restore() error {
 	after := a.rec.Batch.Actions[0].Seq
 	for {
-		events, err := a.opt.Events.List(a.ctx, "", engi.EventFilter{Subject: string(a.id), Types: []string{pageEvents}, After: after, Oldest: true, Limit: eventPage})
+		events, err := a.opt.Events.List(a.ctx, engi.Everyone, engi.EventFilter{Subject: string(a.id), Types: []string{pageEvents}, After: after, Oldest: true, Limit: eventPage})
 		if err != nil || len(events) == 0 {
 			return err
 		}

@@ -117,7 +117,7 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 			if i == 0 {
 				action = "open"
 			}
-			if _, err := s.Act(ctx, engi.PageAction{Owner: "ann", Session: name, Action: action, Idempotency: fmt.Sprint(i)}); err != nil {
+			if _, err := s.Act(ctx, engi.PageAction{Viewer: "ann", Session: name, Action: action, Idempotency: fmt.Sprint(i)}); err != nil {
 				acted <- err
 				return
 			}
@@ -133,7 +133,7 @@ func visit(ctx context.Context, db *store.DB, s *page.Service, dir, name string)
 				time.Sleep(time.Millisecond)
 			}
 		}
-		_, err := s.Act(ctx, engi.PageAction{Owner: "ann", Session: name, Action: "over", Idempotency: "over"})
+		_, err := s.Act(ctx, engi.PageAction{Viewer: "ann", Session: name, Action: "over", Idempotency: "over"})
 		acted <- err
 	}()
 	for u, err := range s.Watch(ctx, "ann", name, last) {

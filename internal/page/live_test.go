@@ -224,7 +224,7 @@ type modules struct {
 	saved []string
 }
 
-func (m *modules) SaveModules(_ context.Context, owner engi.Owner, session string, list []engi.CodeModule) error {
+func (m *modules) SaveModules(_ context.Context, viewer engi.Viewer, session string, list []engi.CodeModule) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, x := range list {
@@ -234,7 +234,7 @@ func (m *modules) SaveModules(_ context.Context, owner engi.Owner, session strin
 		}
 	}
 	for _, x := range list {
-		m.saved = append(m.saved, string(owner)+" "+x.Path+" "+strings.Join(x.Exports, ","))
+		m.saved = append(m.saved, string(viewer)+" "+x.Path+" "+strings.Join(x.Exports, ","))
 	}
 	return nil
 }

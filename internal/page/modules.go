@@ -118,7 +118,7 @@ func (s *Service) try(ctx context.Context, r Record, list []engi.CodeModule) (er
 			wait *= 2
 		}
 		saving, cancel := context.WithTimeout(ctx, saveTimeout)
-		err = s.opt.Docs.SaveModules(saving, r.Owner, string(r.Session), list)
+		err = s.opt.Docs.SaveModules(saving, r.Owner.Viewer(), string(r.Session), list)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err

@@ -122,7 +122,7 @@ func (p *processor) work() (err error) {
 func (p *processor) giveUp(cause error) error {
 	r, err := p.opt.Store.Get(p.ctx, p.id)
 	if err == nil && r.Batch != nil && r.Batch.Run != "" {
-		err = p.opt.Agents.Cancel(p.ctx, r.Owner, r.Batch.Run)
+		err = p.opt.Agents.Cancel(p.ctx, r.Owner.Viewer(), r.Batch.Run)
 	}
 	if err == nil {
 		_, err = p.fail(cause)
@@ -240,7 +240,7 @@ func (p *processor) started(run engi.RunID) (Record, error) {
 		return nil
 	})
 	if err == nil && r.Batch != nil && r.Batch.Cancelled {
-		err = p.opt.Agents.Cancel(p.ctx, r.Owner, run)
+		err = p.opt.Agents.Cancel(p.ctx, r.Owner.Viewer(), run)
 	}
 	return r, err
 }

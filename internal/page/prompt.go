@@ -133,7 +133,7 @@ const (
 func (s *Service) history(ctx context.Context, r Record, actions []Action) (recent, past []string, err error) {
 	f := engi.EventFilter{Subject: string(r.Session), Before: actions[0].Seq, Limit: 4 * maxRecent,
 		Types: []string{engi.EventPageActed, engi.EventPagePatched, engi.EventPageReplaced, engi.EventPageRestored}}
-	events, err := s.opt.Events.List(ctx, "", f)
+	events, err := s.opt.Events.List(ctx, engi.Everyone, f)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -164,7 +164,7 @@ func (s *Service) history(ctx context.Context, r Record, actions []Action) (rece
 		return recent, nil, nil
 	}
 	f.Types, f.Limit = []string{engi.EventPageActed}, maxPast
-	if events, err = s.opt.Events.List(ctx, "", f); err != nil {
+	if events, err = s.opt.Events.List(ctx, engi.Everyone, f); err != nil {
 		return nil, nil, err
 	}
 	var texts []string

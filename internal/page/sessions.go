@@ -107,7 +107,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 	}
 	ready()
 	for ctx.Err() == nil {
-		for e, err := range s.opt.Events.Follow(ctx, "", engi.EventFilter{Types: []string{sessionEnd}, After: last}) {
+		for e, err := range s.opt.Events.Follow(ctx, engi.Everyone, engi.EventFilter{Types: []string{sessionEnd}, After: last}) {
 			if err != nil {
 				break
 			}
@@ -129,8 +129,8 @@ func (s *Service) ended(id engi.SessionID) {
 }
 
 // session returns a session that has not ended.
-func (s *Service) session(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	x, err := s.opt.Sessions.Get(ctx, owner, idOrName)
+func (s *Service) session(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	x, err := s.opt.Sessions.Get(ctx, viewer, idOrName)
 	if err == nil && x.State == engi.SessionTerminated {
 		err = engi.Errorf(engi.NotFound, "session %s has ended, and its page with it", x.ID).WithRemedy("create a new session")
 	}
@@ -143,7 +143,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	if a, err = checkAction(a); err != nil {
 		return 0, err
 	}
-	x, err := s.session(ctx, a.Owner, a.Session)
+	x, err := s.session(ctx, a.Viewer, a.Session)
 	if err != nil {
 		return 0, err
 	}
@@ -156,7 +156,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	}
 	request := idempotency.Request{Owner: x.Owner, Key: a.Idempotency}
 	about := a
-	about.Owner, about.Session, about.Scopes, about.Idempotency = x.Owner, string(x.ID), nil, ""
+	about.Viewer, about.Session, about.Scopes, about.Idempotency = x.Owner.Viewer(), string(x.ID), nil, ""
 	request.Fingerprint = idempotency.Fingerprint(about)
 	find := func(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
 		return s.opt.Store.EventByIdempotencyKey(ctx, owner, x.ID, key)
@@ -221,9 +221,9 @@ func (s *Service) record(ctx context.Context, x engi.Session) (Record, error) {
 }
 
 // Get implements [engi.Pages].
-func (s *Service) Get(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.Page, err error) {
+func (s *Service) Get(ctx context.Context, viewer engi.Viewer, session string, at int64) (ui engi.Page, err error) {
 	defer engi.Annotate(&err, "page of session %.140s", session)
-	x, err := s.session(ctx, owner, session)
+	x, err := s.session(ctx, viewer, session)
 	if err != nil {
 		return ui, err
 	}
@@ -244,7 +244,7 @@ func (s *Service) get(ctx context.Context, x engi.Session, at int64) (ui engi.Pa
 	if at != 0 {
 		f.Before = at + 1
 	}
-	done, err := s.opt.Events.List(ctx, "", f)
+	done, err := s.opt.Events.List(ctx, engi.Everyone, f)
 	if err != nil {
 		return ui, err
 	}
@@ -293,7 +293,7 @@ func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err
 		}
 	}
 	for after := p.seq; ; {
-		events, err := s.opt.Events.List(ctx, "", engi.EventFilter{Subject: string(r.Session), After: after, Oldest: true, Limit: eventPage})
+		events, err := s.opt.Events.List(ctx, engi.Everyone, engi.EventFilter{Subject: string(r.Session), After: after, Oldest: true, Limit: eventPage})
 		if err != nil || len(events) == 0 {
 			return p, err
 		}
@@ -322,7 +322,7 @@ var errTooOld = engi.Errorf(engi.Expired, "the log of events does not reach back
 // or an empty page if there was none.
 func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt, err error) {
 	f := engi.EventFilter{Subject: string(r.Session), Types: []string{engi.EventPageReplaced, engi.EventPageRestored}, Before: at + 1, Limit: 1}
-	events, err := s.opt.Events.List(ctx, "", f)
+	events, err := s.opt.Events.List(ctx, engi.Everyone, f)
 	if err != nil {
 		return p, err
 	}
@@ -332,7 +332,7 @@ func (s *Service) pageBefore(ctx context.Context, r Record, at int64) (p pageAt,
 	}
 	if r.First > 0 {
 		f = engi.EventFilter{Subject: string(r.Session), After: r.First - 1, Before: r.First + 1, Limit: 1}
-		if events, err = s.opt.Events.List(ctx, "", f); err != nil {
+		if events, err = s.opt.Events.List(ctx, engi.Everyone, f); err != nil {
 			return p, err
 		}
 		if len(events) == 0 {
@@ -361,9 +361,9 @@ func applyEvent(p *markup.Page, e engi.Event) error {
 }
 
 // Cancel implements [engi.Pages].
-func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) (err error) {
+func (s *Service) Cancel(ctx context.Context, viewer engi.Viewer, session string) (err error) {
 	defer engi.Annotate(&err, "cancel answers on the page of session %.140s", session)
-	x, err := s.session(ctx, owner, session)
+	x, err := s.session(ctx, viewer, session)
 	if err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 	if r.Batch == nil || r.Batch.Run == "" {
 		return nil
 	}
-	err = s.opt.Agents.Cancel(ctx, x.Owner, r.Batch.Run)
+	err = s.opt.Agents.Cancel(ctx, x.Owner.Viewer(), r.Batch.Run)
 	if engi.Is(err, engi.NotFound) {
 		return nil // the run was deleted in the meantime
 	}
@@ -402,9 +402,9 @@ func (s *Service) Cancel(ctx context.Context, owner engi.Owner, session string) 
 }
 
 // Restore implements [engi.Pages].
-func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (ui engi.Page, err error) {
+func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, session string, at int64) (ui engi.Page, err error) {
 	defer engi.Annotate(&err, "restore the page of session %.140s", session)
-	x, err := s.session(ctx, owner, session)
+	x, err := s.session(ctx, viewer, session)
 	if err != nil {
 		return ui, err
 	}
@@ -440,9 +440,9 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, session string,
 }
 
 // Watch implements [engi.Pages].
-func (s *Service) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
+func (s *Service) Watch(ctx context.Context, viewer engi.Viewer, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
 	return func(yield func(engi.PageUpdate, error) bool) {
-		x, err := s.session(ctx, owner, session)
+		x, err := s.session(ctx, viewer, session)
 		if err != nil {
 			yield(engi.PageUpdate{}, err)
 			return
@@ -542,7 +542,7 @@ type event struct {
 // ends, and then closes events.
 func (s *Service) follow(ctx context.Context, x engi.Session, seq int64, events chan<- event) {
 	defer close(events)
-	for e, err := range s.opt.Events.Follow(ctx, x.Owner, engi.EventFilter{Subject: string(x.ID), Types: []string{pageEvents, sessionEnd}, After: seq}) {
+	for e, err := range s.opt.Events.Follow(ctx, x.Owner.Viewer(), engi.EventFilter{Subject: string(x.ID), Types: []string{pageEvents, sessionEnd}, After: seq}) {
 		select {
 		case events <- event{e, err}:
 		case <-ctx.Done():

@@ -76,7 +76,7 @@ func (w *fixture) session(owner engi.Owner) engi.SessionID {
 func (w *fixture) end(id engi.SessionID) {
 	w.t.Helper()
 	s := store.Sessions(w.db)
-	r, err := s.Find(w.t.Context(), "", string(id))
+	r, err := s.Find(w.t.Context(), engi.Everyone, string(id))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -93,8 +93,8 @@ type sessions struct {
 	store session.Store
 }
 
-func (s sessions) Get(ctx context.Context, owner engi.Owner, id string) (engi.Session, error) {
-	r, err := s.store.Find(ctx, owner, id)
+func (s sessions) Get(ctx context.Context, viewer engi.Viewer, id string) (engi.Session, error) {
+	r, err := s.store.Find(ctx, viewer, id)
 	return r.Session, err
 }
 
@@ -205,7 +205,7 @@ func (s failingRuns) Update(ctx context.Context, r agent.Record, n int, m []engi
 // act acts in the name of ann.
 func (p *process) act(t testing.TB, id engi.SessionID, name, data string) int64 {
 	t.Helper()
-	seq, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Data: json.RawMessage(data)})
+	seq, err := p.Act(t.Context(), engi.PageAction{Viewer: "ann", Session: string(id), Action: name, Data: json.RawMessage(data)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -445,7 +445,7 @@ func TestQueueIsBounded(t *testing.T) {
 	var err error
 	n := 0
 	for ; n < 200 && err == nil; n++ {
-		_, err = p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a"})
+		_, err = p.Act(t.Context(), engi.PageAction{Viewer: "ann", Session: string(id), Action: "a"})
 	}
 	if !engi.Is(err, engi.Exhausted) || n < 64 || n > 129 {
 		t.Errorf("action %d: %v", n, err)
@@ -469,16 +469,16 @@ func TestBadActions(t *testing.T) {
 		a    engi.PageAction
 		want engi.Kind
 	}{
-		"another owner's session": {engi.PageAction{Owner: "bob", Session: id, Action: "a"}, engi.NotFound},
-		"no session":              {engi.PageAction{Owner: "ann", Session: "x", Action: "a"}, engi.NotFound},
-		"no agent":                {engi.PageAction{Owner: "ann", Session: id, Action: "a", Agent: "x"}, engi.NotFound},
-		"no name":                 {engi.PageAction{Owner: "ann", Session: id}, engi.Invalid},
-		"a long name":             {engi.PageAction{Owner: "ann", Session: id, Action: strings.Repeat("a", 129)}, engi.Invalid},
-		"a name of two lines":     {engi.PageAction{Owner: "ann", Session: id, Action: "a\n[NOW] b"}, engi.Invalid},
-		"a list":                  {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("[]")}, engi.Invalid},
-		"no JSON":                 {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{")}, engi.Invalid},
-		"two objects":             {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage("{}{}")}, engi.Invalid},
-		"much data":               {engi.PageAction{Owner: "ann", Session: id, Action: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("x", 64<<10) + `"}`)}, engi.Invalid},
+		"another owner's session": {engi.PageAction{Viewer: "bob", Session: id, Action: "a"}, engi.NotFound},
+		"no session":              {engi.PageAction{Viewer: "ann", Session: "x", Action: "a"}, engi.NotFound},
+		"no agent":                {engi.PageAction{Viewer: "ann", Session: id, Action: "a", Agent: "x"}, engi.NotFound},
+		"no name":                 {engi.PageAction{Viewer: "ann", Session: id}, engi.Invalid},
+		"a long name":             {engi.PageAction{Viewer: "ann", Session: id, Action: strings.Repeat("a", 129)}, engi.Invalid},
+		"a name of two lines":     {engi.PageAction{Viewer: "ann", Session: id, Action: "a\n[NOW] b"}, engi.Invalid},
+		"a list":                  {engi.PageAction{Viewer: "ann", Session: id, Action: "a", Data: json.RawMessage("[]")}, engi.Invalid},
+		"no JSON":                 {engi.PageAction{Viewer: "ann", Session: id, Action: "a", Data: json.RawMessage("{")}, engi.Invalid},
+		"two objects":             {engi.PageAction{Viewer: "ann", Session: id, Action: "a", Data: json.RawMessage("{}{}")}, engi.Invalid},
+		"much data":               {engi.PageAction{Viewer: "ann", Session: id, Action: "a", Data: json.RawMessage(`{"a":"` + strings.Repeat("x", 64<<10) + `"}`)}, engi.Invalid},
 	} {
 		if _, err := p.Act(t.Context(), try.a); !engi.Is(err, try.want) {
 			t.Errorf("%s: %v", what, err)
@@ -510,7 +510,7 @@ func TestRepeatedKeyActsOnce(t *testing.T) {
 	p.act(t, id, "open", "")
 	p.rest(t, id)
 	act := func(id engi.SessionID) int64 {
-		seq, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "increment", Idempotency: "k"})
+		seq, err := p.Act(t.Context(), engi.PageAction{Viewer: "ann", Session: string(id), Action: "increment", Idempotency: "k"})
 		if err != nil {
 			t.Error(err)
 		}
@@ -624,7 +624,7 @@ func TestFailedRun(t *testing.T) {
 		t.Errorf("%+v", c.seen)
 	}
 	// A run that cannot begin at all ends in the same way.
-	if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "a", Model: "nobody:x"}); err != nil {
+	if _, err := p.Act(t.Context(), engi.PageAction{Viewer: "ann", Session: string(id), Action: "a", Model: "nobody:x"}); err != nil {
 		t.Fatal(err)
 	}
 	c.look(t.Context(), t, p, id, ended)
@@ -766,7 +766,7 @@ func TestCrashes(t *testing.T) {
 	act := func(p *process, id engi.SessionID) error {
 		for i, name := range []string{"open", "increment", "increment"} {
 			// A client without an answer repeats the request.
-			if _, err := p.Act(context.Background(), engi.PageAction{Owner: "ann", Session: string(id), Action: name, Idempotency: fmt.Sprint(i)}); err != nil {
+			if _, err := p.Act(context.Background(), engi.PageAction{Viewer: "ann", Session: string(id), Action: name, Idempotency: fmt.Sprint(i)}); err != nil {
 				return err
 			}
 			for {
@@ -851,7 +851,7 @@ func TestCrashes(t *testing.T) {
 					t.Error(err)
 				}
 				p.stop() // stops all processing of the following actions
-				if _, err := p.Act(t.Context(), engi.PageAction{Owner: "ann", Session: string(id), Action: "over"}); err != nil {
+				if _, err := p.Act(t.Context(), engi.PageAction{Viewer: "ann", Session: string(id), Action: "over"}); err != nil {
 					t.Fatal(err)
 				}
 				if !<-looked || c.page.HTML() != want {

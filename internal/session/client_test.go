@@ -26,7 +26,7 @@ func (f *fixture) noted() (all []string) {
 // connect enters a session as a connected client.
 func connect(t *testing.T, m *Manager, id engi.SessionID, via, name string) (leave func()) {
 	t.Helper()
-	_, leave, err := m.Enter(engi.WithClient(t.Context(), via, name), "", string(id))
+	_, leave, err := m.Enter(engi.WithClient(t.Context(), via, name), engi.Everyone, string(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func connect(t *testing.T, m *Manager, id engi.SessionID, via, name string) (lea
 
 func attached(t *testing.T, m *Manager, id engi.SessionID) (all []string) {
 	t.Helper()
-	s, err := m.Get(t.Context(), "", string(id))
+	s, err := m.Get(t.Context(), engi.Everyone, string(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestConnectionsAttach(t *testing.T) {
 			}
 		}
 		ssh := connect(t, m, s.ID, "ssh", "key")
-		if _, err := m.Attach(t.Context(), "", string(s.ID), "key"); err != nil {
+		if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), "key"); err != nil {
 			t.Fatal(err)
 		}
 		again := connect(t, m, s.ID, "ssh", "key")
@@ -69,7 +69,7 @@ func TestConnectionsAttach(t *testing.T) {
 		ssh()
 		time.Sleep(time.Minute)
 		is(m, " key", "ssh key", "terminal trm") // the client has another connection
-		if _, err := m.Detach(t.Context(), "", string(s.ID), "key"); err != nil {
+		if _, err := m.Detach(t.Context(), engi.Everyone, string(s.ID), "key"); err != nil {
 			t.Fatal(err)
 		}
 		is(m, "ssh key", "terminal trm")
@@ -102,7 +102,7 @@ func TestLastConnectionEnds(t *testing.T) {
 			runCode(t, m, s.ID, "set k 1")
 			connect(t, m, s.ID, "ssh", "key")()
 			time.Sleep(time.Minute)
-			x, err := m.Get(t.Context(), "", string(s.ID))
+			x, err := m.Get(t.Context(), engi.Everyone, string(s.ID))
 			if err != nil || x.State != engi.SessionRunning || x.Saved.IsZero() == (p == engi.PersistWorkspace) {
 				t.Errorf("%s: %s, saved %v, %v", p, x.State, x.Saved, err)
 			}
@@ -110,12 +110,12 @@ func TestLastConnectionEnds(t *testing.T) {
 				continue
 			}
 			// While another client is attached, nothing is saved.
-			if _, err := m.Attach(t.Context(), "", string(s.ID), "other"); err != nil {
+			if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), "other"); err != nil {
 				t.Fatal(err)
 			}
 			connect(t, m, s.ID, "ssh", "key")()
 			time.Sleep(time.Minute)
-			if y, err := m.Get(t.Context(), "", string(s.ID)); err != nil || !y.Saved.Equal(x.Saved) {
+			if y, err := m.Get(t.Context(), engi.Everyone, string(s.ID)); err != nil || !y.Saved.Equal(x.Saved) {
 				t.Errorf("saved %v, then %v, %v", x.Saved, y.Saved, err)
 			}
 		}

@@ -37,12 +37,12 @@ func (m *Manager) checkCode(spec *engi.CodeSpec) error {
 }
 
 // RunCode implements [engi.Sessions].
-func (m *Manager) RunCode(ctx context.Context, owner engi.Owner, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (res engi.CodeResult, err error) {
+func (m *Manager) RunCode(ctx context.Context, viewer engi.Viewer, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (res engi.CodeResult, err error) {
 	defer engi.Annotate(&err, "run code in session %.140s", idOrName)
 	if err := m.checkCode(&spec); err != nil {
 		return res, err
 	}
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return res, err
 	}
@@ -136,7 +136,9 @@ const lossTime = time.Second
 // explainLoss reports the loss of a sandbox as the result of the code, because the code
 // most likely caused it. It returns false if the sandbox is not lost.
 func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.CodeResult) bool {
-	get := func() (engi.Sandbox, error) { return m.opt.Sandboxes.Get(context.WithoutCancel(ctx), "", id) }
+	get := func() (engi.Sandbox, error) {
+		return m.opt.Sandboxes.Get(context.WithoutCancel(ctx), engi.Everyone, id)
+	}
 	deadline := time.Now().Add(lossTime)
 	sandbox, err := get()
 	for err == nil && sandbox.State != engi.Stopped && time.Now().Before(deadline) {

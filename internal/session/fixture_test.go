@@ -136,10 +136,10 @@ func (f *fixture) Save(_ context.Context, r Record) error {
 	})
 }
 
-func (f *fixture) Find(_ context.Context, owner engi.Owner, idOrName string) (r Record, err error) {
+func (f *fixture) Find(_ context.Context, viewer engi.Viewer, idOrName string) (r Record, err error) {
 	err = f.act(func() error {
 		for _, x := range f.records {
-			if (string(x.ID) == idOrName || x.Name == idOrName && x.Ended.IsZero()) && (owner == "" || x.Owner == owner) {
+			if (string(x.ID) == idOrName || x.Name == idOrName && x.Ended.IsZero()) && viewer.Sees(x.Owner) {
 				r = x
 				return nil
 			}
@@ -230,7 +230,7 @@ func (s liveSandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (x eng
 	return x, err
 }
 
-func (s liveSandboxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (x engi.Sandbox, err error) {
+func (s liveSandboxes) Get(_ context.Context, _ engi.Viewer, id engi.SandboxID) (x engi.Sandbox, err error) {
 	err = s.act(func() error {
 		s.settle()
 		if b := s.sandboxes[id]; b != nil {
@@ -254,7 +254,7 @@ func (s liveSandboxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (
 	return x, err
 }
 
-func (s liveSandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) (all []engi.Sandbox, err error) {
+func (s liveSandboxes) List(context.Context, engi.Viewer, engi.SandboxFilter) (all []engi.Sandbox, err error) {
 	err = s.act(func() error {
 		s.settle()
 		for _, b := range s.sandboxes {
@@ -265,15 +265,15 @@ func (s liveSandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) (al
 	return all, err
 }
 
-func (s liveSandboxes) Update(context.Context, engi.Owner, engi.SandboxID, engi.SandboxUpdate) (engi.Sandbox, error) {
+func (s liveSandboxes) Update(context.Context, engi.Viewer, engi.SandboxID, engi.SandboxUpdate) (engi.Sandbox, error) {
 	return engi.Sandbox{}, engi.Errorf(engi.Internal, "sessions update no sandboxes")
 }
 
-func (s liveSandboxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+func (s liveSandboxes) Samples(context.Context, engi.Viewer, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
 	return nil, nil
 }
 
-func (s liveSandboxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+func (s liveSandboxes) Stop(_ context.Context, _ engi.Viewer, id engi.SandboxID) error {
 	return s.act(func() error {
 		if s.sandboxes[id] == nil {
 			return engi.Errorf(engi.NotFound, "there is no such sandbox")
@@ -283,7 +283,7 @@ func (s liveSandboxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) 
 	})
 }
 
-func (s liveSandboxes) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (g engi.Guest, release func(), err error) {
+func (s liveSandboxes) Enter(_ context.Context, _ engi.Viewer, id engi.SandboxID) (g engi.Guest, release func(), err error) {
 	err = s.act(func() error {
 		s.settle()
 		b := s.sandboxes[id]
@@ -314,7 +314,7 @@ type sleeper struct {
 	*fixture
 }
 
-func (n sleeper) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, _ bool) error {
+func (n sleeper) Hibernate(_ context.Context, _ engi.Viewer, id engi.SandboxID, _ bool) error {
 	return n.act(func() error {
 		b := n.sandboxes[id]
 		switch {
@@ -328,7 +328,7 @@ func (n sleeper) Hibernate(_ context.Context, _ engi.Owner, id engi.SandboxID, _
 	})
 }
 
-func (n sleeper) Pause(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+func (n sleeper) Pause(_ context.Context, _ engi.Viewer, id engi.SandboxID) error {
 	return n.act(func() error {
 		b := n.sandboxes[id]
 		switch {
@@ -342,7 +342,7 @@ func (n sleeper) Pause(_ context.Context, _ engi.Owner, id engi.SandboxID) error
 	})
 }
 
-func (n sleeper) Resume(_ context.Context, _ engi.Owner, id engi.SandboxID, _ time.Duration, _ bool) (x engi.Sandbox, err error) {
+func (n sleeper) Resume(_ context.Context, _ engi.Viewer, id engi.SandboxID, _ time.Duration, _ bool) (x engi.Sandbox, err error) {
 	err = n.act(func() error {
 		b := n.sandboxes[id]
 		if b == nil {
@@ -354,7 +354,7 @@ func (n sleeper) Resume(_ context.Context, _ engi.Owner, id engi.SandboxID, _ ti
 	return x, err
 }
 
-func (n sleeper) Snapshot(_ context.Context, _ engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
+func (n sleeper) Snapshot(_ context.Context, _ engi.Viewer, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
 	return engi.Snapshot{ID: spec.ID, Bytes: 1}, n.act(func() error {
 		b := n.sandboxes[id]
 		switch {
@@ -373,7 +373,7 @@ type snapshots struct {
 	*fixture
 }
 
-func (s snapshots) Get(_ context.Context, _ engi.Owner, id string) (x engi.Snapshot, err error) {
+func (s snapshots) Get(_ context.Context, _ engi.Viewer, id string) (x engi.Snapshot, err error) {
 	err = s.act(func() error {
 		if s.snapshots[engi.SnapshotID(id)] == nil {
 			return engi.Errorf(engi.NotFound, "there is no such snapshot")
@@ -384,7 +384,7 @@ func (s snapshots) Get(_ context.Context, _ engi.Owner, id string) (x engi.Snaps
 	return x, err
 }
 
-func (s snapshots) Remove(_ context.Context, _ engi.Owner, id string) error {
+func (s snapshots) Remove(_ context.Context, _ engi.Viewer, id string) error {
 	return s.act(func() error {
 		if s.snapshots[engi.SnapshotID(id)] == nil {
 			return engi.Errorf(engi.NotFound, "there is no such snapshot")
@@ -415,10 +415,10 @@ func (v volumes) Create(_ context.Context, spec engi.VolumeSpec) (x engi.Volume,
 	return x, err
 }
 
-func (v volumes) Get(_ context.Context, owner engi.Owner, idOrName string) (x engi.Volume, err error) {
+func (v volumes) Get(_ context.Context, viewer engi.Viewer, idOrName string) (x engi.Volume, err error) {
 	err = v.act(func() error {
 		for _, o := range v.volumes {
-			if (string(o.ID) == idOrName || o.Name == idOrName) && (owner == "" || o.Owner == owner) {
+			if (string(o.ID) == idOrName || o.Name == idOrName) && viewer.Sees(o.Owner) {
 				x = o.Volume
 				return nil
 			}
@@ -428,7 +428,7 @@ func (v volumes) Get(_ context.Context, owner engi.Owner, idOrName string) (x en
 	return x, err
 }
 
-func (v volumes) Remove(_ context.Context, _ engi.Owner, id string) error {
+func (v volumes) Remove(_ context.Context, _ engi.Viewer, id string) error {
 	return v.act(func() error {
 		o := v.volumes[engi.VolumeID(id)]
 		switch {
@@ -442,7 +442,7 @@ func (v volumes) Remove(_ context.Context, _ engi.Owner, id string) error {
 	})
 }
 
-func (v volumes) Files(_ context.Context, _ engi.Owner, id string) (f engi.VolumeFiles, err error) {
+func (v volumes) Files(_ context.Context, _ engi.Viewer, id string) (f engi.VolumeFiles, err error) {
 	err = v.act(func() error {
 		o := v.volumes[engi.VolumeID(id)]
 		if o == nil {

@@ -45,7 +45,7 @@ func checkGit(g engi.GitSpec) (*engi.GitSpec, error) {
 	switch {
 	case u.Scheme != "https" && u.Scheme != "http":
 		return nil, engi.Errorf(engi.Invalid, "git.url %.200q is not for https", u.Redacted()).
-			WithRemedy("write it like https://github.com/owner/repository.git; ssh cannot be judged at the wall")
+			WithRemedy("write it like https://github.com/owner/repository.git; ssh cannot be judged at the egress gateway")
 	case u.User != nil:
 		return nil, engi.Errorf(engi.Invalid, "git.url has a user or a password, which would be inside of the sandbox").
 			WithRemedy("store the password with 'engi secret set NAME --host %s', name it in git.secret, and the user in git.user", u.Hostname())
@@ -240,9 +240,9 @@ func (m *Manager) note(ctx context.Context, live *liveSession, kind string, data
 }
 
 // PushGit implements [engi.SessionFiles].
-func (m *Manager) PushGit(ctx context.Context, owner engi.Owner, idOrName string, p engi.GitPush) (_ engi.GitPushed, err error) {
+func (m *Manager) PushGit(ctx context.Context, viewer engi.Viewer, idOrName string, p engi.GitPush) (_ engi.GitPushed, err error) {
 	defer engi.Annotate(&err, "push the repository of session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.GitPushed{}, err
 	}
@@ -321,10 +321,10 @@ func (m *Manager) pushBefore(ctx context.Context, live *liveSession, sandbox eng
 	ctx, cancel := context.WithTimeout(ctx, gitTimeout)
 	defer cancel()
 	err := func() error {
-		if s, err := m.opt.Sandboxes.Get(ctx, "", sandbox); err != nil || s.State != engi.Running && s.State != engi.Paused {
+		if s, err := m.opt.Sandboxes.Get(ctx, engi.Everyone, sandbox); err != nil || s.State != engi.Running && s.State != engi.Paused {
 			return ignoreNotFound(err) // it was pushed before it hibernated
 		}
-		g, leave, err := m.opt.Sandboxes.Enter(ctx, "", sandbox)
+		g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, sandbox)
 		if err != nil {
 			return ignoreNotFound(err)
 		}
@@ -424,7 +424,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 		return text, engi.Errorf(engi.Expired, "%s did not end in %v", what, gitTimeout).WithRemedy("give git.depth 1, or see why in the session")
 	default:
 		return text, engi.Errorf(engi.Conflict, "%s failed: %s", what, printable(string(said))).
-			WithRemedy("'engi net log SANDBOX' shows what the wall refused; a password that is refused is changed with 'engi secret set'")
+			WithRemedy("'engi net log SANDBOX' shows what the egress gateway refused; a password that is refused is changed with 'engi secret set'")
 	}
 }
 

@@ -129,33 +129,33 @@ func TestSessionsInPages(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if i%7 == 0 {
-				if err := m.Terminate(t.Context(), "", string(s.ID)); err != nil {
+				if err := m.Terminate(t.Context(), engi.Everyone, string(s.ID)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		for _, owner := range []engi.Owner{"", "ann", "bob", "eve"} {
-			all, err := m.List(t.Context(), owner, engi.Paging{})
-			if err != nil || len(all) == 0 && owner != "eve" {
+		for _, viewer := range []engi.Viewer{engi.Everyone, "ann", "bob", "eve", ""} {
+			all, err := m.List(t.Context(), viewer, engi.Paging{})
+			if err != nil || len(all) == 0 && viewer != "eve" && viewer != "" {
 				t.Fatal(len(all), err)
 			}
 			for i, s := range all {
-				if i > 0 && all[i-1].Created.Before(s.Created) || owner != "" && s.Owner != owner {
-					t.Errorf("%q has %s of %s after a newer one", owner, s.ID, s.Owner)
+				if i > 0 && all[i-1].Created.Before(s.Created) || !viewer.Sees(s.Owner) {
+					t.Errorf("%q has %s of %s after a newer one", viewer, s.ID, s.Owner)
 				}
-				page, err := m.List(t.Context(), owner, engi.Paging{After: string(s.ID), Limit: 3})
+				page, err := m.List(t.Context(), viewer, engi.Paging{After: string(s.ID), Limit: 3})
 				want := all[i+1 : min(i+4, len(all))]
 				if err != nil || !slices.EqualFunc(page, want, func(a, b engi.Session) bool { return a.ID == b.ID }) {
-					t.Errorf("%q after %s: %d sessions, want %d; %v", owner, s.ID, len(page), len(want), err)
+					t.Errorf("%q after %s: %d sessions, want %d; %v", viewer, s.ID, len(page), len(want), err)
 				}
 			}
 			for _, after := range []string{"x", string(bobs), string(engi.NewSessionID())} {
-				_, err := m.List(t.Context(), owner, engi.Paging{After: after})
-				if after == string(bobs) && (owner == "" || owner == "bob") {
+				_, err := m.List(t.Context(), viewer, engi.Paging{After: after})
+				if after == string(bobs) && (viewer == engi.Everyone || viewer == "bob") {
 					continue
 				}
 				if !engi.Is(err, engi.Invalid) {
-					t.Errorf("%q after %s: %v", owner, after, err)
+					t.Errorf("%q after %s: %v", viewer, after, err)
 				}
 			}
 		}
@@ -248,7 +248,7 @@ func TestProcessorTimeIsNotRenewed(t *testing.T) {
 			{0, 30 * time.Second, 30 * time.Second}, {0, 0, 0}, {20 * time.Second, 10 * time.Second, 10 * time.Second}, {10 * time.Minute, 30 * time.Second, 30 * time.Second},
 		} {
 			time.Sleep(x.pause)
-			if _, err := m.Resume(t.Context(), "", string(s.ID)); err != nil {
+			if _, err := m.Resume(t.Context(), engi.Everyone, string(s.ID)); err != nil {
 				t.Fatal(err)
 			}
 			w.mu.Lock()
@@ -258,7 +258,7 @@ func TestProcessorTimeIsNotRenewed(t *testing.T) {
 				}
 			}
 			w.mu.Unlock()
-			if err := m.Release(t.Context(), "", string(s.ID)); err != nil {
+			if err := m.Release(t.Context(), engi.Everyone, string(s.ID)); err != nil {
 				t.Fatal(err)
 			}
 		}

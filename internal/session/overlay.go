@@ -50,12 +50,12 @@ func (m *Manager) saveOverlay(ctx context.Context, live *liveSession) (done engi
 
 func (m *Manager) snapshotDisk(ctx context.Context, live *liveSession, r Record) (s engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "save the disk")
-	sandbox, err := m.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	sandbox, err := m.opt.Sandboxes.Get(ctx, engi.Everyone, r.Sandbox)
 	if err != nil {
 		return s, err
 	}
 	if sandbox.State == engi.Hibernated && !sandbox.Disk { // only a running sandbox can separate its disk from its memory
-		if _, err := m.opt.Lifecycle.Resume(ctx, "", r.Sandbox, 0, false); err != nil {
+		if _, err := m.opt.Lifecycle.Resume(ctx, engi.Everyone, r.Sandbox, 0, false); err != nil {
 			return s, err
 		}
 	}
@@ -66,7 +66,7 @@ func (m *Manager) snapshotDisk(ctx context.Context, live *liveSession, r Record)
 	if err := m.update(ctx, live, func(r *Record) { r.Stale = []engi.SnapshotID{id} }); err != nil {
 		return s, err
 	}
-	return m.opt.Lifecycle.Snapshot(ctx, "", r.Sandbox, engi.SnapshotSpec{ID: id, Name: volumeName(live.id), DiskOnly: true})
+	return m.opt.Lifecycle.Snapshot(ctx, engi.Everyone, r.Sandbox, engi.SnapshotSpec{ID: id, Name: volumeName(live.id), DiskOnly: true})
 }
 
 // removeStale removes the snapshots that the session no longer needs.
@@ -76,7 +76,7 @@ func (m *Manager) removeStale(ctx context.Context, live *liveSession) error {
 		return nil
 	}
 	for _, id := range stale {
-		if err := m.opt.Snapshots.Remove(ctx, "", string(id)); ignoreNotFound(err) != nil {
+		if err := m.opt.Snapshots.Remove(ctx, engi.Everyone, string(id)); ignoreNotFound(err) != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (m *Manager) findOverlay(ctx context.Context, live *liveSession, spec *engi
 	if r.Overlay == "" {
 		return nil
 	}
-	_, err := m.opt.Snapshots.Get(ctx, "", string(r.Overlay))
+	_, err := m.opt.Snapshots.Get(ctx, engi.Everyone, string(r.Overlay))
 	if engi.Is(err, engi.NotFound) {
 		m.noteUnsaved(ctx, live, engi.Errorf(engi.NotFound, "somebody removed the snapshot %s with the changes of the disk", r.Overlay).WithRemedy("the disk begins anew"))
 		return m.update(ctx, live, func(r *Record) { r.Overlay = "" })
@@ -105,7 +105,7 @@ func (m *Manager) removeOverlay(ctx context.Context, r Record) error {
 		if id == "" {
 			continue
 		}
-		if err := m.opt.Snapshots.Remove(ctx, "", string(id)); ignoreNotFound(err) != nil {
+		if err := m.opt.Snapshots.Remove(ctx, engi.Everyone, string(id)); ignoreNotFound(err) != nil {
 			return err
 		}
 	}

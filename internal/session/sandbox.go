@@ -29,9 +29,9 @@ func (l *lease) release() {
 }
 
 // Enter implements [engi.Sessions].
-func (m *Manager) Enter(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Guest, release func(), err error) {
+func (m *Manager) Enter(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Guest, release func(), err error) {
 	defer engi.Annotate(&err, "enter session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -104,11 +104,11 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 
 // acquire leases a sandbox. fresh means that no program has run in it yet.
 func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.SandboxID, fresh bool) (*lease, error) {
-	g, leave, err := m.opt.Sandboxes.Enter(ctx, "", id)
+	g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
 	if err != nil {
 		return nil, err
 	}
-	sandbox, err := m.opt.Sandboxes.Get(ctx, "", id)
+	sandbox, err := m.opt.Sandboxes.Get(ctx, engi.Everyone, id)
 	live.mu.Lock()
 	prepared := live.prepared == id
 	live.mu.Unlock()
@@ -250,7 +250,7 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 		return nil
 	}
 	if r.Volume != "" {
-		_, err := m.opt.Volumes.Get(ctx, "", string(r.Volume))
+		_, err := m.opt.Volumes.Get(ctx, engi.Everyone, string(r.Volume))
 		if err == nil {
 			return m.fillVolume(ctx, live)
 		}
@@ -263,7 +263,7 @@ func (m *Manager) ensureVolume(ctx context.Context, live *liveSession) error {
 	name := volumeName(live.id)
 	v, err := m.opt.Volumes.Create(ctx, engi.VolumeSpec{Owner: r.Owner, Name: name, Capacity: r.Capacity})
 	if engi.Is(err, engi.Conflict) {
-		v, err = m.opt.Volumes.Get(ctx, r.Owner, name)
+		v, err = m.opt.Volumes.Get(ctx, r.Owner.Viewer(), name)
 	}
 	if err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 )
 
 // Release implements [engi.Sessions].
-func (m *Manager) Release(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (m *Manager) Release(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "release session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -64,9 +64,9 @@ func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID
 }
 
 // Terminate implements [engi.Sessions].
-func (m *Manager) Terminate(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (m *Manager) Terminate(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "terminate session %.140s", idOrName)
-	r, err := m.opt.Store.Find(ctx, owner, idOrName)
+	r, err := m.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -139,13 +139,13 @@ func (m *Manager) removeVolume(ctx context.Context, r Record) error {
 	}
 	id := r.Volume
 	if id == "" {
-		v, err := m.opt.Volumes.Get(ctx, r.Owner, volumeName(r.ID))
+		v, err := m.opt.Volumes.Get(ctx, r.Owner.Viewer(), volumeName(r.ID))
 		if err != nil {
 			return ignoreNotFound(err)
 		}
 		id = v.ID
 	}
-	return ignoreNotFound(m.opt.Volumes.Remove(ctx, "", string(id)))
+	return ignoreNotFound(m.opt.Volumes.Remove(ctx, engi.Everyone, string(id)))
 }
 
 func ignoreNotFound(err error) error {
@@ -201,7 +201,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	for _, live := range m.all("") {
+	for _, live := range m.all(engi.Everyone) {
 		if r := live.record(); r.State == engi.SessionBooting && r.Sandbox == "" {
 			if err := m.update(ctx, live, func(r *Record) { r.become(engi.SessionIdle, causeCrash) }); err != nil {
 				return err
@@ -214,7 +214,7 @@ func (m *Manager) adopt(ctx context.Context) error {
 // checkAll checks all sessions and meters them.
 func (m *Manager) checkAll(ctx context.Context) {
 	var alive, sandboxes, waiting int
-	for _, live := range m.all("") {
+	for _, live := range m.all(engi.Everyone) {
 		if ctx.Err() != nil {
 			return
 		}

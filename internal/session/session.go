@@ -58,18 +58,16 @@ type Note struct {
 // Requested implements [idempotency.Record].
 func (r Record) Requested() (id, fingerprint string) { return "session " + string(r.ID), r.Fingerprint }
 
-// A Store stores sessions durably. Lookups only return the sessions of owner, or those of all
-// owners if owner is empty.
+// A Store stores sessions durably. Look-ups return only the sessions that viewer sees.
 type Store interface {
 	// Put adds a session. It reports Conflict if the owner has another session with
 	// the name that has not ended.
 	Put(ctx context.Context, r Record) error
 	// Save replaces the record of a session, or reports NotFound.
 	Save(ctx context.Context, r Record) error
-	// Find returns a session by ID, or a session that has not ended by name, or
-	// reports NotFound. If owner is empty and several owners use the name, it reports
-	// Conflict.
-	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
+	// Find returns a session by ID, or a session that has not ended by name, or reports NotFound.
+	// If several owners that viewer sees use the name, it reports Conflict.
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (Record, error)
 	// All returns all sessions, newest first.
 	All(ctx context.Context) ([]Record, error)
 	// ByIdempotencyKey returns the session created with a key, or reports
@@ -462,7 +460,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 		return engi.Session{}, err
 	}
 	if repeated {
-		return m.Get(ctx, spec.Owner, string(old.ID))
+		return m.Get(ctx, spec.Owner.Viewer(), string(old.ID))
 	}
 	return m.view(ctx, live), nil
 }
@@ -527,15 +525,14 @@ func (m *Manager) checkQuota(owner engi.Owner) error {
 	return nil
 }
 
-// all returns the sessions of an owner, or of all owners if owner is empty, in the order of
-// older.
-func (m *Manager) all(owner engi.Owner) []*liveSession {
+// all returns the sessions that viewer sees, in the order of older.
+func (m *Manager) all(viewer engi.Viewer) []*liveSession {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if owner == "" {
+	if viewer == engi.Everyone {
 		return slices.Clone(m.order)
 	}
-	if h := m.owners[owner]; h != nil {
+	if h := m.owners[viewer.Owner()]; h != nil {
 		return slices.Clone(h.order)
 	}
 	return nil
@@ -550,8 +547,8 @@ func (m *Manager) lookUp(id engi.SessionID) *liveSession {
 
 // find returns a session that has not ended. For a session that has ended, it reports
 // NotFound with the reason.
-func (m *Manager) find(ctx context.Context, owner engi.Owner, idOrName string) (*liveSession, error) {
-	r, err := m.opt.Store.Find(ctx, owner, idOrName)
+func (m *Manager) find(ctx context.Context, viewer engi.Viewer, idOrName string) (*liveSession, error) {
+	r, err := m.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return nil, err
 	}
@@ -570,9 +567,9 @@ func (live *liveSession) checkAlive() error {
 }
 
 // Get implements [engi.Sessions].
-func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "session %.140s", idOrName)
-	r, err := m.opt.Store.Find(ctx, owner, idOrName)
+	r, err := m.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -584,11 +581,11 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Sessions].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Session, error) {
-	list, all := []engi.Session{}, m.all(owner)
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Session, error) {
+	list, all := []engi.Session{}, m.all(viewer)
 	if p.After != "" {
 		last := m.lookUp(engi.SessionID(p.After))
-		if last == nil || owner != "" && last.record().Owner != owner {
+		if last == nil || !viewer.Sees(last.record().Owner) {
 			return nil, p.Lost()
 		}
 		at, _ := slices.BinarySearchFunc(all, last, older)
@@ -633,7 +630,7 @@ func (m *Manager) view(ctx context.Context, live *liveSession) engi.Session {
 	case s.Sandbox == "":
 		s.State = engi.SessionIdle
 	default:
-		sandbox, err := m.opt.Sandboxes.Get(ctx, "", s.Sandbox)
+		sandbox, err := m.opt.Sandboxes.Get(ctx, engi.Everyone, s.Sandbox)
 		if s.State = sessionStates[sandbox.State]; err != nil || s.State == "" {
 			s.State = engi.SessionIdle
 		}

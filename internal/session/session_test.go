@@ -70,7 +70,7 @@ func create(t testing.TB, m *Manager, spec engi.SessionSpec) engi.Session {
 
 func runCode(t testing.TB, m *Manager, id engi.SessionID, code string) engi.CodeResult {
 	t.Helper()
-	res, err := m.RunCode(context.Background(), "", string(id), engi.CodeSpec{Code: code}, nil)
+	res, err := m.RunCode(context.Background(), engi.Everyone, string(id), engi.CodeSpec{Code: code}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestRunsQueue(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range maxWaiting + 4 {
 			wg.Go(func() {
-				res, err := m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "sleep 1s"}, nil)
+				res, err := m.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "sleep 1s"}, nil)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -171,10 +171,10 @@ func TestRunsQueue(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
 		go func() {
-			_, _ = m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "sleep 1s"}, nil)
+			_, _ = m.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "sleep 1s"}, nil)
 		}()
 		synctest.Wait()
-		if _, err := m.RunCode(ctx, "", string(s.ID), engi.CodeSpec{Code: "get x"}, nil); !engi.Is(err, engi.Expired) {
+		if _, err := m.RunCode(ctx, engi.Everyone, string(s.ID), engi.CodeSpec{Code: "get x"}, nil); !engi.Is(err, engi.Expired) {
 			t.Errorf("%v", err)
 		}
 		if res := runCode(t, m, s.ID, "get log"); string(res.Value) != `"-"` || res.QueueTime == 0 {
@@ -196,7 +196,7 @@ func TestCodeThatFails(t *testing.T) {
 		if res := runCode(t, m, s.ID, "exit"); res.OK || res.Error.Message != "the code ended the program with exit status 3" {
 			t.Errorf("%+v", res.Error)
 		}
-		res, err := m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "print b\nsleep 1h", Timeout: time.Second}, nil)
+		res, err := m.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "print b\nsleep 1h", Timeout: time.Second}, nil)
 		if err != nil || res.OK || res.Error.Cause != engi.CauseTimeout || res.Stdout != "b\n" {
 			t.Errorf("%+v, %v", res, err)
 		}
@@ -217,18 +217,18 @@ func TestCodeThatFails(t *testing.T) {
 		if res := runCode(t, m, s.ID, "get k"); string(res.Value) != `"v"` || w.booted() != 3 {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
-		res, err = m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "env A", Env: map[string]string{"A": "b"}}, nil)
+		res, err = m.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "env A", Env: map[string]string{"A": "b"}}, nil)
 		if err != nil || string(res.Value) != `"b"` {
 			t.Errorf("%+v, %v", res, err)
 		}
 		for _, spec := range []engi.CodeSpec{{}, {Code: "x", Language: engi.Python}, {Code: "x", Timeout: time.Hour}, {Code: "x", Timeout: -1}, {Code: strings.Repeat("x", 2<<20)}} {
-			if _, err := m.RunCode(t.Context(), "", string(s.ID), spec, nil); !engi.Is(err, engi.Invalid) {
+			if _, err := m.RunCode(t.Context(), engi.Everyone, string(s.ID), spec, nil); !engi.Is(err, engi.Invalid) {
 				t.Errorf("%.20s %v: %v", spec.Code, spec.Timeout, err)
 			}
 		}
 		w.lack(engi.Errorf(engi.Unavailable, "not installed").WithRemedy("look"))
 		other := create(t, m, engi.SessionSpec{})
-		if _, err := m.RunCode(t.Context(), "", string(other.ID), engi.CodeSpec{Code: "get k"}, nil); engi.RemedyOf(err) != "look" {
+		if _, err := m.RunCode(t.Context(), engi.Everyone, string(other.ID), engi.CodeSpec{Code: "get k"}, nil); engi.RemedyOf(err) != "look" {
 			t.Errorf("%v", err)
 		}
 	})
@@ -267,9 +267,11 @@ func TestCreateSessions(t *testing.T) {
 		if _, _, err := m.Enter(t.Context(), "bob", "x"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("somebody else: %v", err)
 		}
-		for _, f := range []func(context.Context, engi.Owner, string) error{m.Release, m.Terminate} {
-			if err := f(t.Context(), "bob", "x"); !engi.Is(err, engi.NotFound) {
-				t.Errorf("somebody else: %v", err)
+		for _, f := range []func(context.Context, engi.Viewer, string) error{m.Release, m.Terminate} {
+			for _, viewer := range []engi.Viewer{"bob", ""} {
+				if err := f(t.Context(), viewer, "x"); !engi.Is(err, engi.NotFound) {
+					t.Errorf("somebody else: %v", err)
+				}
 			}
 		}
 		// Warm sessions boot at once.
@@ -278,7 +280,7 @@ func TestCreateSessions(t *testing.T) {
 			t.Errorf("%+v", warm)
 		}
 		time.Sleep(time.Second)
-		if x, err := m.Get(t.Context(), "", string(warm.ID)); err != nil || x.State != engi.SessionRunning {
+		if x, err := m.Get(t.Context(), engi.Everyone, string(warm.ID)); err != nil || x.State != engi.SessionRunning {
 			t.Errorf("%+v, %v", x, err)
 		}
 		if res := runCode(t, m, warm.ID, "get x"); res.BootTime != 0 {
@@ -360,7 +362,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					n++
 					k, v := fmt.Sprint("k", n%3), fmt.Sprint("v", n)
 					before := time.Now()
-					res, err := m.RunCode(context.Background(), "", string(x.s.ID), engi.CodeSpec{Code: "set " + k + " " + v}, nil)
+					res, err := m.RunCode(context.Background(), engi.Everyone, string(x.s.ID), engi.CodeSpec{Code: "set " + k + " " + v}, nil)
 					switch {
 					case err == nil && res.OK:
 						x.data[k], x.may[k], x.used = v, nil, time.Now()
@@ -379,7 +381,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 						rt.Skip()
 					}
 					for _, k := range []string{"k0", "k1", "k2"} {
-						res, err := m.RunCode(context.Background(), "", string(x.s.ID), engi.CodeSpec{Code: "get " + k}, nil)
+						res, err := m.RunCode(context.Background(), engi.Everyone, string(x.s.ID), engi.CodeSpec{Code: "get " + k}, nil)
 						if err != nil {
 							if engi.Is(err, engi.NotFound) {
 								x.over = true
@@ -395,7 +397,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				},
 				"release": func(rt *rapid.T) {
 					if x := pick(); x != nil {
-						_ = m.Release(context.Background(), "", string(x.s.ID))
+						_ = m.Release(context.Background(), engi.Everyone, string(x.s.ID))
 					}
 				},
 				"change the disk": func(rt *rapid.T) {
@@ -404,7 +406,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 						rt.Skip()
 					}
 					ctx, id := context.Background(), string(x.s.ID)
-					g, release, err := m.Enter(ctx, "", id)
+					g, release, err := m.Enter(ctx, engi.Everyone, id)
 					if err != nil {
 						return
 					}
@@ -421,7 +423,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					if err != nil {
 						return
 					}
-					if _, err := m.SaveWorkspace(ctx, "", id); err == nil {
+					if _, err := m.SaveWorkspace(ctx, engi.Everyone, id); err == nil {
 						x.disk = name
 					}
 				},
@@ -435,15 +437,15 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 					var err error
 					switch change {
 					case "suspend":
-						_, err = m.Suspend(ctx, "", id)
+						_, err = m.Suspend(ctx, engi.Everyone, id)
 					case "hibernate":
-						_, err = m.Hibernate(ctx, "", id)
+						_, err = m.Hibernate(ctx, engi.Everyone, id)
 					case "resume":
-						_, err = m.Resume(ctx, "", id)
+						_, err = m.Resume(ctx, engi.Everyone, id)
 					case "attach":
-						_, err = m.Attach(ctx, "", id, "a")
+						_, err = m.Attach(ctx, engi.Everyone, id, "a")
 					case "detach":
-						_, err = m.Detach(ctx, "", id, "a")
+						_, err = m.Detach(ctx, engi.Everyone, id, "a")
 					}
 					// A client that suspends a session does not use it.
 					if err == nil && (change == "resume" || change == "attach") {
@@ -464,7 +466,7 @@ func TestSessionsAcrossPowerCuts(t *testing.T) {
 				"terminate": func(rt *rapid.T) {
 					if x := pick(); x != nil {
 						x.over = true
-						_ = m.Terminate(context.Background(), "", string(x.s.ID))
+						_ = m.Terminate(context.Background(), engi.Everyone, string(x.s.ID))
 					}
 				},
 				"kill the sandbox": func(rt *rapid.T) {

@@ -101,13 +101,13 @@ func (m *Manager) change(ctx context.Context, live *liveSession, to engi.Session
 // hibernate writes a session's sandbox to disk. The caller holds sandboxLock.
 func (m *Manager) hibernate(ctx context.Context, live *liveSession, cause string) error {
 	id := live.record().Sandbox
-	err := m.opt.Lifecycle.Hibernate(ctx, "", id, false)
+	err := m.opt.Lifecycle.Hibernate(ctx, engi.Everyone, id, false)
 	switch {
 	case err == nil:
 	case engi.Is(err, engi.NotFound):
 		return m.clearSandbox(ctx, live, id, causeLost)
 	default:
-		sandbox, e := m.opt.Sandboxes.Get(ctx, "", id)
+		sandbox, e := m.opt.Sandboxes.Get(ctx, engi.Everyone, id)
 		if e != nil || sandbox.State != engi.Hibernated {
 			return err
 		}
@@ -116,8 +116,8 @@ func (m *Manager) hibernate(ctx context.Context, live *liveSession, cause string
 }
 
 // still runs f for a session with a sandbox that is not in use.
-func (m *Manager) still(ctx context.Context, owner engi.Owner, idOrName string, f func(*liveSession, Record) error) (engi.Session, error) {
-	live, err := m.find(ctx, owner, idOrName)
+func (m *Manager) still(ctx context.Context, viewer engi.Viewer, idOrName string, f func(*liveSession, Record) error) (engi.Session, error) {
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -154,13 +154,13 @@ func (m *Manager) still(ctx context.Context, owner engi.Owner, idOrName string, 
 }
 
 // Suspend implements [engi.SessionLifecycle].
-func (m *Manager) Suspend(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
+func (m *Manager) Suspend(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "suspend session %.140s", idOrName)
-	return m.still(ctx, owner, idOrName, func(live *liveSession, r Record) error {
+	return m.still(ctx, viewer, idOrName, func(live *liveSession, r Record) error {
 		if _, err := r.State.To(engi.SessionSuspended); err != nil && r.State != engi.SessionSuspended {
 			return engi.Errorf(engi.Conflict, "%w", err).WithRemedy("resume it first")
 		}
-		if err := m.opt.Lifecycle.Pause(ctx, "", r.Sandbox); err != nil {
+		if err := m.opt.Lifecycle.Pause(ctx, engi.Everyone, r.Sandbox); err != nil {
 			return err
 		}
 		return m.change(ctx, live, engi.SessionSuspended, causeRequest)
@@ -168,9 +168,9 @@ func (m *Manager) Suspend(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // Hibernate implements [engi.SessionLifecycle].
-func (m *Manager) Hibernate(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
+func (m *Manager) Hibernate(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "hibernate session %.140s", idOrName)
-	return m.still(ctx, owner, idOrName, func(live *liveSession, r Record) error {
+	return m.still(ctx, viewer, idOrName, func(live *liveSession, r Record) error {
 		if r.pushesOnRelease() && r.State == engi.SessionRunning {
 			m.pushBefore(ctx, live, r.Sandbox)
 		}
@@ -179,14 +179,14 @@ func (m *Manager) Hibernate(ctx context.Context, owner engi.Owner, idOrName stri
 }
 
 // Resume implements [engi.SessionLifecycle].
-func (m *Manager) Resume(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Session, err error) {
+func (m *Manager) Resume(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "resume session %.140s", idOrName)
-	return m.resume(ctx, owner, idOrName, nil)
+	return m.resume(ctx, viewer, idOrName, nil)
 }
 
 // resume resumes or boots a session's sandbox, and applies then to the session's record.
-func (m *Manager) resume(ctx context.Context, owner engi.Owner, idOrName string, then func(*liveSession, *Record)) (engi.Session, error) {
-	live, err := m.find(ctx, owner, idOrName)
+func (m *Manager) resume(ctx context.Context, viewer engi.Viewer, idOrName string, then func(*liveSession, *Record)) (engi.Session, error) {
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -206,14 +206,14 @@ func (m *Manager) resume(ctx context.Context, owner engi.Owner, idOrName string,
 const maxClients = 64 // maximum number of clients attached to one session
 
 // Attach implements [engi.SessionLifecycle].
-func (m *Manager) Attach(ctx context.Context, owner engi.Owner, idOrName, client string) (_ engi.Session, err error) {
+func (m *Manager) Attach(ctx context.Context, viewer engi.Viewer, idOrName, client string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "attach to session %.140s", idOrName)
 	if !namePattern.MatchString(client) {
 		return engi.Session{}, engi.Errorf(engi.Invalid, "%.140q is not a valid name of a client", client).
 			WithRemedy("use letters, digits, '.', '_' and '-', at most 128")
 	}
 	var refused error
-	s, err := m.resume(ctx, owner, idOrName, func(live *liveSession, r *Record) {
+	s, err := m.resume(ctx, viewer, idOrName, func(live *liveSession, r *Record) {
 		switch {
 		case slices.ContainsFunc(r.Attached, func(c engi.SessionClient) bool { return c.Name == client }):
 		case len(r.Attached) >= maxClients:
@@ -230,9 +230,9 @@ func (m *Manager) Attach(ctx context.Context, owner engi.Owner, idOrName, client
 }
 
 // Detach implements [engi.SessionLifecycle].
-func (m *Manager) Detach(ctx context.Context, owner engi.Owner, idOrName, client string) (_ engi.Session, err error) {
+func (m *Manager) Detach(ctx context.Context, viewer engi.Viewer, idOrName, client string) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "detach from session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}

@@ -94,16 +94,16 @@ func TestLastClientLeaves(t *testing.T) {
 		} {
 			s := create(t, m, engi.SessionSpec{Name: string(p), Persistence: p})
 			for _, client := range []string{"a", "b"} {
-				if _, err := m.Attach(t.Context(), "", string(s.ID), client); err != nil {
+				if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), client); err != nil {
 					t.Fatal(err)
 				}
 			}
 			for client, state := range map[string]engi.SessionState{"nobody": engi.SessionRunning, "a": engi.SessionRunning} {
-				if x, err := m.Detach(t.Context(), "", string(s.ID), client); err != nil || x.State != state {
+				if x, err := m.Detach(t.Context(), engi.Everyone, string(s.ID), client); err != nil || x.State != state {
 					t.Errorf("%s: %s left: %s, %v", p, client, x.State, err)
 				}
 			}
-			x, err := m.Detach(t.Context(), "", string(s.ID), "b")
+			x, err := m.Detach(t.Context(), engi.Everyone, string(s.ID), "b")
 			if err != nil || x.State != want {
 				t.Errorf("%s: %s, %v, want %s", p, x.State, err, want)
 			}
@@ -113,14 +113,14 @@ func TestLastClientLeaves(t *testing.T) {
 		}
 		s := create(t, m, engi.SessionSpec{})
 		for i := range maxClients {
-			if _, err := m.Attach(t.Context(), "", string(s.ID), fmt.Sprint("c", i)); err != nil {
+			if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), fmt.Sprint("c", i)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if _, err := m.Attach(t.Context(), "", string(s.ID), "more"); !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
+		if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), "more"); !engi.Is(err, engi.Exhausted) || engi.RemedyOf(err) == "" {
 			t.Errorf("%v", err)
 		}
-		if _, err := m.Attach(t.Context(), "", string(s.ID), "two words"); !engi.Is(err, engi.Invalid) {
+		if _, err := m.Attach(t.Context(), engi.Everyone, string(s.ID), "two words"); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%v", err)
 		}
 	})

@@ -28,7 +28,7 @@ func (m *Manager) fillVolume(ctx context.Context, live *liveSession) error {
 	if r.Persistence != engi.PersistWorkspace || r.Filled {
 		return nil
 	}
-	files, err := m.opt.Volumes.Files(ctx, "", string(r.Volume))
+	files, err := m.opt.Volumes.Files(ctx, engi.Everyone, string(r.Volume))
 	if err != nil {
 		return err
 	}
@@ -46,9 +46,9 @@ func (m *Manager) fillVolume(ctx context.Context, live *liveSession) error {
 }
 
 // SaveWorkspace implements [engi.SessionFiles].
-func (m *Manager) SaveWorkspace(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.WorkspaceCopy, err error) {
+func (m *Manager) SaveWorkspace(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.WorkspaceCopy, err error) {
 	defer engi.Annotate(&err, "save session %.140s", idOrName)
-	live, err := m.find(ctx, owner, idOrName)
+	live, err := m.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.WorkspaceCopy{}, err
 	}
@@ -84,7 +84,7 @@ func (m *Manager) saveWorkspace(ctx context.Context, live *liveSession) (done en
 	}
 	work, cancel := context.WithTimeout(ctx, saveTimeout)
 	defer cancel()
-	files, err := m.opt.Volumes.Files(work, "", string(r.Volume))
+	files, err := m.opt.Volumes.Files(work, engi.Everyone, string(r.Volume))
 	if err == nil {
 		defer files.Close()
 		done, err = m.opt.Workspaces.Save(work, copyKey(r), files, r.Capacity)
@@ -152,7 +152,7 @@ func (m *Manager) removeCopy(ctx context.Context, r Record) error {
 	if r.Persistence != engi.PersistWorkspace || !r.GivenUp && r.Name != "" || m.opt.Workspaces == nil {
 		return nil
 	}
-	for _, live := range m.all(r.Owner) {
+	for _, live := range m.all(r.Owner.Viewer()) {
 		if o := live.record(); o.ID != r.ID && o.Ended.IsZero() && o.Persistence == engi.PersistWorkspace && copyKey(o) == copyKey(r) {
 			return nil
 		}

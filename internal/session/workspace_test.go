@@ -151,7 +151,7 @@ func TestWorkspaceSurvivesPowerCuts(t *testing.T) {
 			w.mu.Lock()
 			w.left = n
 			w.mu.Unlock()
-			_, ranErr := m.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "set j 2"}, nil)
+			_, ranErr := m.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "set j 2"}, nil)
 			err := m.Release(context.Background(), "ann", "nb")
 			over = ranErr == nil && err == nil
 			w.mu.Lock()

@@ -394,13 +394,13 @@ func (s agentStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key 
 	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s agentStore) Get(ctx context.Context, owner engi.Owner, id engi.RunID) (agent.Record, error) {
-	return s.one(ctx, `id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+func (s agentStore) Get(ctx context.Context, viewer engi.Viewer, id engi.RunID) (agent.Record, error) {
+	return s.one(ctx, `id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (s agentStore) List(ctx context.Context, owner engi.Owner, f agent.Filter) ([]agent.Record, error) {
+func (s agentStore) List(ctx context.Context, viewer engi.Viewer, f agent.Filter) ([]agent.Record, error) {
 	var w where
-	w.and(owner != "", `owner = ?`, owner)
+	w.and(viewer != engi.Everyone, `owner = ?`, viewer)
 	w.and(f.Conversation != "", `conversation = ?`, f.Conversation)
 	w.and(f.Running, `state = 'running'`)
 	return list(ctx, s.db.read, scanAgent, `SELECT `+agentColumns+` FROM agent_runs`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(f.Limit))...)

@@ -112,12 +112,14 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 		if _, err := s.ByIdempotencyKey(ctx, "bob", "k"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("%v", err)
 		}
-		if l, err := s.List(ctx, "bob", agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
-			t.Errorf("%v %v", l, err)
+		for _, viewer := range []engi.Viewer{"bob", ""} {
+			if l, err := s.List(ctx, viewer, agent.Filter{Limit: 10}); err != nil || len(l) != 0 {
+				t.Errorf("%q: %v %v", viewer, l, err)
+			}
 		}
-		for _, owner := range []engi.Owner{"", "ann"} {
-			if l, err := s.List(ctx, owner, agent.Filter{}); err != nil || len(l) != 1 {
-				t.Errorf("%q: %v %v", owner, l, err)
+		for _, viewer := range []engi.Viewer{engi.Everyone, "ann"} {
+			if l, err := s.List(ctx, viewer, agent.Filter{}); err != nil || len(l) != 1 {
+				t.Errorf("%q: %v %v", viewer, l, err)
 			}
 		}
 	})
@@ -160,7 +162,7 @@ func agentPromises(t *testing.T, fresh func(t *testing.T) (agent.Store, agent.Re
 				t.Fatal(err)
 			}
 		}
-		if l, err := s.List(ctx, "", agent.Filter{Running: true}); err != nil || len(l) != 1 || l[0].ID != runs.ID {
+		if l, err := s.List(ctx, engi.Everyone, agent.Filter{Running: true}); err != nil || len(l) != 1 || l[0].ID != runs.ID {
 			t.Errorf("%v %v", l, err)
 		}
 		if l, err := s.List(ctx, "ann", agent.Filter{Conversation: runs.Conversation}); err != nil || len(l) != 2 || l[0].ID != runs.ID {

@@ -14,7 +14,7 @@ import (
 // typesAndData are the events of a log, oldest first.
 func typesAndData(t *testing.T, db *store.DB) (all []string) {
 	t.Helper()
-	events, err := store.Events(db).List(t.Context(), "", engi.EventFilter{Oldest: true, Limit: 1000})
+	events, err := store.Events(db).List(t.Context(), engi.Everyone, engi.EventFilter{Oldest: true, Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,10 +148,10 @@ func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]
 	return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, data)
 }
 
-func (s appStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (app.Record, error) {
+func (s appStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (app.Record, error) {
 	var w where
 	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
-	w.ownedFew(owner)
+	w.ownedFew(viewer)
 	return named(ctx, s.db.read, "app", errNoApp, func(r app.Record) engi.Owner { return r.Owner }, s.db.scanApp,
 		`SELECT `+appColumns+` FROM apps`+w.String()+` ORDER BY id = ? DESC, owner = '' DESC LIMIT 2`, append(w.args, idOrName)...)
 }
@@ -160,9 +160,9 @@ func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key st
 	return first(ctx, s.db.read, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s appStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]app.Record, error) {
+func (s appStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]app.Record, error) {
 	var w where
-	w.owned(owner)
+	w.owned(viewer)
 	return listPage(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
 }
 

@@ -96,7 +96,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 	}
 	types := func(t *testing.T, f appFixture, id engi.AppID) (all []string) {
 		t.Helper()
-		events, err := f.Events.List(t.Context(), "", engi.EventFilter{Subject: string(id), Oldest: true})
+		events, err := f.Events.List(t.Context(), engi.Everyone, engi.EventFilter{Subject: string(id), Oldest: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,14 +118,16 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		want.Undo = &app.Undo{Paths: []string{"a", "b"}, All: true, Packages: true, Restart: true}
 		put(t, f, want)
 		for _, name := range []string{"shop", string(want.ID)} {
-			for _, owner := range []engi.Owner{"ann", ""} {
-				got, err := f.Store.Find(t.Context(), owner, name)
+			for _, viewer := range []engi.Viewer{"ann", engi.Everyone} {
+				got, err := f.Store.Find(t.Context(), viewer, name)
 				if d := cmp.Diff(want, got, cmpopts.IgnoreUnexported(engi.Error{}), cmpopts.EquateEmpty()); err != nil || d != "" {
-					t.Errorf("%s for %q (%v):\n%s", name, owner, err, d)
+					t.Errorf("%s for %q (%v):\n%s", name, viewer, err, d)
 				}
 			}
-			if _, err := f.Store.Find(t.Context(), "bob", name); !engi.Is(err, engi.NotFound) {
-				t.Errorf("bob finds %s: %v", name, err)
+			for _, viewer := range []engi.Viewer{"bob", ""} {
+				if _, err := f.Store.Find(t.Context(), viewer, name); !engi.Is(err, engi.NotFound) {
+					t.Errorf("%q finds %s: %v", viewer, name, err)
+				}
 			}
 		}
 		if got, err := f.Store.ByIdempotencyKey(t.Context(), "ann", "k"); err != nil || got.ID != want.ID {
@@ -156,7 +158,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		c := appRecord("bob", "shop")
 		c.Idempotency = "k"
 		put(t, f, c)
-		if _, err := f.Store.Find(t.Context(), "", "shop"); !engi.Is(err, engi.Conflict) {
+		if _, err := f.Store.Find(t.Context(), engi.Everyone, "shop"); !engi.Is(err, engi.Conflict) {
 			t.Errorf("two of one name: %v", err)
 		}
 	})
@@ -164,17 +166,17 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		f := open(t)
 		a, b, c := put(t, f, appRecord("ann", "a")), put(t, f, appRecord("bob", "b")), put(t, f, appRecord("ann", "c"))
 		for _, want := range []struct {
-			owner engi.Owner
-			page  engi.Paging
-			names string
-		}{{"ann", engi.Paging{}, "ca"}, {"", engi.Paging{}, "cba"}, {"", engi.Paging{Limit: 1}, "c"}, {"", engi.Paging{Limit: 2, After: string(c.ID)}, "ba"}, {"ann", engi.Paging{After: string(c.ID)}, "a"}, {"bob", engi.Paging{After: string(b.ID)}, ""}} {
-			all, err := f.Store.List(t.Context(), want.owner, want.page)
+			viewer engi.Viewer
+			page   engi.Paging
+			names  string
+		}{{"ann", engi.Paging{}, "ca"}, {engi.Everyone, engi.Paging{}, "cba"}, {"", engi.Paging{}, ""}, {engi.Everyone, engi.Paging{Limit: 1}, "c"}, {engi.Everyone, engi.Paging{Limit: 2, After: string(c.ID)}, "ba"}, {"ann", engi.Paging{After: string(c.ID)}, "a"}, {"bob", engi.Paging{After: string(b.ID)}, ""}} {
+			all, err := f.Store.List(t.Context(), want.viewer, want.page)
 			names := ""
 			for _, r := range all {
 				names += r.Name
 			}
 			if err != nil || names != want.names {
-				t.Errorf("%q, %+v: %q, %v; want %q", want.owner, want.page, names, err, want.names)
+				t.Errorf("%q, %+v: %q, %v; want %q", want.viewer, want.page, names, err, want.names)
 			}
 		}
 		if _, err := f.Store.List(t.Context(), "bob", engi.Paging{After: string(a.ID)}); !engi.Is(err, engi.Invalid) {
@@ -488,7 +490,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 				t.Errorf("%s, %s of %d: %v, want %v", c.owner, c.name, c.of, err, c.kind)
 			}
 		}
-		if all, err := f.Store.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 1 {
+		if all, err := f.Store.List(t.Context(), engi.Everyone, engi.Paging{}); err != nil || len(all) != 1 {
 			t.Errorf("%d apps are there (%v)", len(all), err)
 		}
 	})

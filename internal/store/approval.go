@@ -100,17 +100,17 @@ func (t *tx) endApproval(ctx context.Context, a engi.Approval) error {
 	}[a.State])
 }
 
-func (s approvalStore) Get(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (engi.Approval, error) {
-	return first(ctx, s.db.read, errNoApproval, scanApproval, `SELECT `+approvalColumns+` FROM approvals WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+func (s approvalStore) Get(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID) (engi.Approval, error) {
+	return first(ctx, s.db.read, errNoApproval, scanApproval, `SELECT `+approvalColumns+` FROM approvals WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (s approvalStore) List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error) {
+func (s approvalStore) List(ctx context.Context, viewer engi.Viewer, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error) {
 	var w where
 	order := "seq"
 	if f.Remembered || f.State == engi.ApprovalPending {
-		w.ownedFew(owner)
+		w.ownedFew(viewer)
 	} else {
-		w.owned(owner)
+		w.owned(viewer)
 	}
 	if f.Remembered {
 		order = "+seq"
@@ -121,9 +121,9 @@ func (s approvalStore) List(ctx context.Context, owner engi.Owner, f engi.Approv
 	return list(ctx, s.db.read, scanApproval, `SELECT `+approvalColumns+` FROM approvals`+w.String()+` ORDER BY `+order+` DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
 }
 
-func (s approvalStore) Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID, now time.Time) error {
+func (s approvalStore) Forget(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID, now time.Time) error {
 	return s.db.tx(ctx, func(t *tx) error {
-		a, err := first(ctx, t, errNoApproval, scanApproval, `SELECT `+approvalColumns+` FROM approvals WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+		a, err := first(ctx, t, errNoApproval, scanApproval, `SELECT `+approvalColumns+` FROM approvals WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 		if err != nil {
 			return err
 		}

@@ -41,14 +41,14 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		}
 		return a
 	}
-	same := func(t *testing.T, s approval.Store, f engi.ApprovalFilter, owner engi.Owner, now time.Time, want ...engi.Approval) {
+	same := func(t *testing.T, s approval.Store, f engi.ApprovalFilter, viewer engi.Viewer, now time.Time, want ...engi.Approval) {
 		t.Helper()
-		got, err := s.List(t.Context(), owner, f, now)
+		got, err := s.List(t.Context(), viewer, f, now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%+v of %q (-want +got):\n%s", f, owner, diff)
+			t.Errorf("%+v of %q (-want +got):\n%s", f, viewer, diff)
 		}
 	}
 	wantKind := func(t *testing.T, what string, err error, kind engi.Kind) {
@@ -64,7 +64,7 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		if a.Maker != "" {
 			t.Errorf("the maker of a sandbox without events is %q", a.Maker)
 		}
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, a)
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, a)
 		_, err := s.Put(t.Context(), a)
 		wantKind(t, "the same ID", err, engi.Conflict)
 	})
@@ -90,8 +90,8 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 	t.Run("3 Get", func(t *testing.T) {
 		s := open(t)
 		a := put(t, s, anApproval("ann"))
-		for owner, ok := range map[engi.Owner]bool{"ann": true, "": true, "bob": false} {
-			got, err := s.Get(t.Context(), owner, a.ID)
+		for viewer, ok := range map[engi.Viewer]bool{"ann": true, engi.Everyone: true, "": false, "bob": false} {
+			got, err := s.Get(t.Context(), viewer, a.ID)
 			if ok {
 				if diff := cmp.Diff(a, got); diff != "" || err != nil {
 					t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -106,13 +106,14 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		a, b, c := put(t, s, anApproval("ann")), put(t, s, anApproval("bob")), put(t, s, anApproval("ann"))
 		c.Memory.Until = approvedAt.Add(time.Hour)
 		c = end(t, s, c, engi.ApprovalAllowed, approvedAt)
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, c, b, a)
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, c, b, a)
 		same(t, s, engi.ApprovalFilter{}, "ann", approvedAt, c, a)
 		same(t, s, engi.ApprovalFilter{Limit: 1}, "ann", approvedAt, c)
 		same(t, s, engi.ApprovalFilter{State: engi.ApprovalPending}, "ann", approvedAt, a)
-		same(t, s, engi.ApprovalFilter{Remembered: true}, "", approvedAt, c)
-		same(t, s, engi.ApprovalFilter{Remembered: true}, "", approvedAt.Add(time.Hour))
+		same(t, s, engi.ApprovalFilter{Remembered: true}, engi.Everyone, approvedAt, c)
+		same(t, s, engi.ApprovalFilter{Remembered: true}, engi.Everyone, approvedAt.Add(time.Hour))
 		same(t, s, engi.ApprovalFilter{}, "carl", approvedAt)
+		same(t, s, engi.ApprovalFilter{}, "", approvedAt)
 	})
 	t.Run("5 Forget", func(t *testing.T) {
 		s := open(t)
@@ -125,7 +126,7 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		if err := s.Forget(t.Context(), "ann", a.ID, approvedAt.Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		same(t, s, engi.ApprovalFilter{Remembered: true}, "", approvedAt.Add(time.Minute))
+		same(t, s, engi.ApprovalFilter{Remembered: true}, engi.Everyone, approvedAt.Add(time.Minute))
 		wantKind(t, "again", s.Forget(t.Context(), "ann", a.ID, approvedAt.Add(time.Minute)), engi.Conflict)
 	})
 	t.Run("6 Abandon", func(t *testing.T) {
@@ -139,7 +140,7 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		}
 		a.State, a.Ended = engi.ApprovalAbandoned, approvedAt.Add(time.Second)
 		c.State, c.Ended = a.State, a.Ended
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, c, b, a)
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, c, b, a)
 	})
 	t.Run("7 Trim", func(t *testing.T) {
 		s := open(t)
@@ -159,11 +160,11 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 			}
 		}
 		trim(2, approvedAt, approvedAt)
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, bobs, all[4], all[3], all[2], all[0])
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, bobs, all[4], all[3], all[2], all[0])
 		trim(2, approvedAt.Add(3*time.Minute), approvedAt)
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, all[4], all[3], all[0])
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, all[4], all[3], all[0])
 		trim(0, approvedAt.Add(2*time.Hour), approvedAt.Add(time.Hour))
-		same(t, s, engi.ApprovalFilter{}, "", approvedAt, all[4])
+		same(t, s, engi.ApprovalFilter{}, engi.Everyone, approvedAt, all[4])
 	})
 }
 

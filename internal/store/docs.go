@@ -17,18 +17,18 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// libraryStore implements [docs.Store].
-type libraryStore struct{ db *DB }
+// docStore implements [docs.Store].
+type docStore struct{ db *DB }
 
-var _ docs.Store = libraryStore{}
+var _ docs.Store = docStore{}
 
 // Docs returns the store of documents and modules.
-func Docs(db *DB) docs.Store { return libraryStore{db} }
+func Docs(db *DB) docs.Store { return docStore{db} }
 
-const libraryColumns = `id, shelf, package, place, title, bytes, module, detail`
+const docColumns = `id, shelf, package, place, title, bytes, module, detail`
 
-// libraryDetail holds the fields of a record that no query selects by.
-type libraryDetail struct {
+// docDetail holds the fields of a record that no query selects by.
+type docDetail struct {
 	Owner      engi.Owner         `json:"owner,omitempty"`
 	URL        string             `json:"url,omitempty"`
 	Fetched    bool               `json:"fetched,omitempty"`
@@ -42,10 +42,10 @@ type libraryDetail struct {
 	ETag       string             `json:"etag,omitempty"`
 	Modified   string             `json:"modified,omitempty"`
 	Uses       []string           `json:"uses,omitempty"`
-	Module     *libraryModule     `json:"module,omitempty"`
+	Module     *docModule         `json:"module,omitempty"`
 }
 
-type libraryModule struct {
+type docModule struct {
 	Path        string           `json:"path"`
 	Description string           `json:"description,omitempty"`
 	Exports     []string         `json:"exports,omitempty"`
@@ -56,31 +56,31 @@ type libraryModule struct {
 	Saved       int64            `json:"saved"`
 }
 
-func (f libraryStore) Put(ctx context.Context, r docs.Record, pieces []docs.Chunk, quota docs.Quota) (_ docs.Record, err error) {
+func (f docStore) Put(ctx context.Context, r docs.Record, pieces []docs.Chunk, quota docs.Quota) (_ docs.Record, err error) {
 	defer engi.Annotate(&err, "record document %s", r.ID)
 	err = f.db.tx(ctx, func(t *tx) error {
 		var seq int64
-		err := t.row(ctx, `SELECT seq, id FROM library_records WHERE shelf = ? AND package = ? AND place = ?`, r.Collection, r.Package, r.Key).Scan(&seq, &r.ID)
+		err := t.row(ctx, `SELECT seq, id FROM docs WHERE shelf = ? AND package = ? AND place = ?`, r.Collection, r.Package, r.Key).Scan(&seq, &r.ID)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fault(ctx, err)
 		}
 		if err := withinQuota(ctx, t, r, quota); err != nil {
 			return err
 		}
-		detail, err := libraryText(r)
+		detail, err := docText(r)
 		if err != nil {
 			return err
 		}
 		values := []any{string(r.ID), r.Collection, r.Package, r.Key, r.Title, r.Bytes, r.Module != nil, detail}
 		if seq == 0 {
-			res, err := t.run(ctx, `INSERT INTO library_records (`+libraryColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+			res, err := t.run(ctx, `INSERT INTO docs (`+docColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
 			if err != nil {
 				return fault(ctx, err)
 			}
 			if seq, err = res.LastInsertId(); err != nil {
 				return fault(ctx, err)
 			}
-		} else if _, err := t.exec(ctx, `UPDATE library_records SET (`+libraryColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
+		} else if _, err := t.exec(ctx, `UPDATE docs SET (`+docColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
 			return err
 		}
 		if pieces == nil {
@@ -103,7 +103,7 @@ func withinQuota(ctx context.Context, t *tx, r docs.Record, quota docs.Quota) er
 	var n int
 	var bytes int64
 	err := t.row(ctx, `SELECT coalesce(sum(count), 0), coalesce(sum(bytes), 0) FROM
-		(SELECT count, bytes FROM library_totals WHERE shelf = ?1 UNION ALL SELECT -1, -bytes FROM library_records WHERE shelf = ?1 AND package = ?2 AND place = ?3)`,
+		(SELECT count, bytes FROM docs_totals WHERE shelf = ?1 UNION ALL SELECT -1, -bytes FROM docs WHERE shelf = ?1 AND package = ?2 AND place = ?3)`,
 		r.Collection, r.Package, r.Key).Scan(&n, &bytes)
 	if err != nil {
 		return fault(ctx, err)
@@ -120,8 +120,8 @@ func withinQuota(ctx context.Context, t *tx, r docs.Record, quota docs.Quota) er
 
 func clearPieces(ctx context.Context, t *tx, record int64) error {
 	for _, q := range []string{
-		`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record = ?)`,
-		`DELETE FROM library_pieces WHERE record = ?`,
+		`DELETE FROM docs_words WHERE rowid IN (SELECT id FROM docs_pieces WHERE record = ?)`,
+		`DELETE FROM docs_pieces WHERE record = ?`,
 	} {
 		if _, err := t.exec(ctx, q, record); err != nil {
 			return err
@@ -131,12 +131,12 @@ func clearPieces(ctx context.Context, t *tx, record int64) error {
 }
 
 func insertPieces(ctx context.Context, t *tx, record int64, r docs.Record, pieces []docs.Chunk) error {
-	put, err := t.prepare(ctx, `INSERT INTO library_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
+	put, err := t.prepare(ctx, `INSERT INTO docs_pieces (record, hash, headings, anchor, body, embedder, vector) VALUES (?, ?, ?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}
 	defer put.Close()
-	words, err := t.prepare(ctx, `INSERT INTO library_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
+	words, err := t.prepare(ctx, `INSERT INTO docs_words (rowid, headings, body, names, places) VALUES (?, ?, ?, ?, ?)`)
 	if err != nil {
 		return fault(ctx, err)
 	}
@@ -186,7 +186,7 @@ func place(kind, name string) string {
 // takes a hundred times as long as finding the rows.
 const enough = 500
 
-func (f libraryStore) Match(ctx context.Context, q docs.Query) ([]int64, error) {
+func (f docStore) Match(ctx context.Context, q docs.Query) ([]int64, error) {
 	var places, words []string
 	for _, s := range q.Collections {
 		if s == docs.Everywhere {
@@ -227,8 +227,8 @@ func anyOf(words []string) string {
 
 // rare returns the least frequent words, so many that they find enough rows.
 // It is empty if no row has any of them.
-func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error) {
-	const count = `(SELECT count(*) FROM (SELECT 1 FROM library_words WHERE library_words MATCH ? LIMIT ?))`
+func (f docStore) rare(ctx context.Context, words []string) ([]string, error) {
+	const count = `(SELECT count(*) FROM (SELECT 1 FROM docs_words WHERE docs_words MATCH ? LIMIT ?))`
 	args := make([]any, 0, 2*len(words))
 	for _, w := range words {
 		args = append(args, anyOf([]string{w}), 4*enough)
@@ -260,11 +260,11 @@ func (f libraryStore) rare(ctx context.Context, words []string) ([]string, error
 }
 
 // rank returns the rows that match, best first.
-func (f libraryStore) rank(ctx context.Context, match string, limit int) ([]int64, error) {
-	return list(ctx, f.db.read, value[int64], `SELECT rowid FROM library_words WHERE library_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
+func (f docStore) rank(ctx context.Context, match string, limit int) ([]int64, error) {
+	return list(ctx, f.db.read, value[int64], `SELECT rowid FROM docs_words WHERE docs_words MATCH ? AND rank MATCH 'bm25(2.0, 1.0, 0.5, 0.0)' ORDER BY rank LIMIT ?`, match, limit)
 }
 
-func (f libraryStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record, error) {
+func (f docStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record, error) {
 	var w where
 	w.and(q.IDs != nil, `id IN (`+marks(len(q.IDs))+`)`, values(q.IDs)...)
 	w.and(q.Collections != nil, `shelf IN (`+marks(len(q.Collections))+`)`, values(q.Collections)...)
@@ -273,7 +273,7 @@ func (f libraryStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record
 	if p := q.Page; p.Limit > 0 && len(q.Collections) > 1 {
 		// The index is ordered within a collection only, so query each collection and merge.
 		if p.After != "" {
-			if err := selected(ctx, f.db, p, `library_records`, w); err != nil {
+			if err := selected(ctx, f.db, p, `docs`, w); err != nil {
 				return nil, err
 			}
 		}
@@ -282,24 +282,24 @@ func (f libraryStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record
 		for _, shelf := range q.Collections {
 			one := where{slices.Clone(w.text), slices.Clone(w.args)}
 			one.and(true, `shelf = ?`, shelf)
-			one.and(p.After != "", `(package, title, seq) > (SELECT package, title, seq FROM library_records WHERE id = ?)`, p.After)
-			some = append(some, `seq IN (SELECT seq FROM library_records`+one.String()+` ORDER BY package, title, seq LIMIT ?)`)
+			one.and(p.After != "", `(package, title, seq) > (SELECT package, title, seq FROM docs WHERE id = ?)`, p.After)
+			some = append(some, `seq IN (SELECT seq FROM docs`+one.String()+` ORDER BY package, title, seq LIMIT ?)`)
 			args = append(append(args, one.args...), p.Limit)
 		}
-		return list(ctx, f.db.read, scanLibrary,
-			`SELECT `+libraryColumns+` FROM library_records WHERE `+strings.Join(some, ` OR `)+` ORDER BY package, title, seq LIMIT ?`, append(args, p.Limit)...)
+		return list(ctx, f.db.read, scanDoc,
+			`SELECT `+docColumns+` FROM docs WHERE `+strings.Join(some, ` OR `)+` ORDER BY package, title, seq LIMIT ?`, append(args, p.Limit)...)
 	}
-	return listPage(ctx, f.db, q.Page, scanLibrary, libraryColumns, `library_records`, w, false, `package`, `title`, `seq`)
+	return listPage(ctx, f.db, q.Page, scanDoc, docColumns, `docs`, w, false, `package`, `title`, `seq`)
 }
 
-func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
+func (f docStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
 	one := func(t *tx, id engi.DocumentID) error {
 		var w where
 		w.and(true, `shelf = ?`, collection)
 		w.and(id != "", `id = ?`, string(id))
-		of := ` FROM library_records` + w.String()
+		of := ` FROM docs` + w.String()
 		for _, q := range []string{
-			`DELETE FROM library_words WHERE rowid IN (SELECT id FROM library_pieces WHERE record IN (SELECT seq` + of + `))`,
+			`DELETE FROM docs_words WHERE rowid IN (SELECT id FROM docs_pieces WHERE record IN (SELECT seq` + of + `))`,
 			`DELETE` + of,
 		} {
 			if _, err := t.exec(ctx, q, w.args...); err != nil {
@@ -324,7 +324,7 @@ func (f libraryStore) Remove(ctx context.Context, collection string, ids []engi.
 	})
 }
 
-func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]docs.Chunk, error) {
+func (f docStore) Chunks(ctx context.Context, ids []int64) ([]docs.Chunk, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -338,23 +338,23 @@ func (f libraryStore) Chunks(ctx context.Context, ids []int64) ([]docs.Chunk, er
 		}
 		return p, nil
 	}, `SELECT p.id, r.id, p.hash, p.headings, p.anchor, p.body, p.embedder
-		FROM library_pieces p JOIN library_records r ON r.seq = p.record WHERE p.id IN (`+marks(len(ids))+`)`, values(ids)...)
+		FROM docs_pieces p JOIN docs r ON r.seq = p.record WHERE p.id IN (`+marks(len(ids))+`)`, values(ids)...)
 }
 
-func (f libraryStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]docs.Chunk, error) {
+func (f docStore) Vectors(ctx context.Context, collection string, id engi.DocumentID) ([]docs.Chunk, error) {
 	var raw sql.RawBytes
 	return list(ctx, f.db.read, func(row scanner) (p docs.Chunk, err error) {
 		err = row.Scan(&p.ID, &p.Document, &p.Hash, &p.Embedder, &raw)
 		p.Vector = vectorOf(raw)
 		return p, err
 	}, `SELECT p.id, r.id, p.hash, p.embedder, p.vector
-		FROM library_records r JOIN library_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
+		FROM docs r JOIN docs_pieces p ON p.record = r.seq WHERE r.shelf = ? AND (? = '' OR r.id = ?) ORDER BY p.id`, collection, string(id), string(id))
 }
 
-func (f libraryStore) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
+func (f docStore) SetVectors(ctx context.Context, embedder string, vectors map[int64][]float32) error {
 	return f.db.tx(ctx, func(t *tx) error {
 		for id, v := range vectors {
-			if _, err := t.exec(ctx, `UPDATE library_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {
+			if _, err := t.exec(ctx, `UPDATE docs_pieces SET embedder = ?, vector = ? WHERE id = ?`, embedder, vectorBytes(v), id); err != nil {
 				return err
 			}
 		}
@@ -397,25 +397,25 @@ func vectorOf(b []byte) []float32 {
 	return v
 }
 
-func libraryText(r docs.Record) (string, error) {
-	d := libraryDetail{
+func docText(r docs.Record) (string, error) {
+	d := docDetail{
 		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
 		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Imports,
 	}
 	d.Error = keepError(r.Error)
 	if m := r.Module; m != nil {
-		d.Module = &libraryModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: nanos(m.Saved)}
+		d.Module = &docModule{Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: nanos(m.Saved)}
 	}
 	return encode("document", d)
 }
 
-func scanLibrary(rows scanner) (r docs.Record, err error) {
+func scanDoc(rows scanner) (r docs.Record, err error) {
 	var module bool
 	var text string
 	if err := rows.Scan(&r.ID, &r.Collection, &r.Package, &r.Key, &r.Title, &r.Bytes, &module, &text); err != nil {
 		return r, err
 	}
-	var d libraryDetail
+	var d docDetail
 	if err := decode("document "+string(r.ID), text, &d); err != nil {
 		return r, err
 	}

@@ -160,7 +160,7 @@ func (s egressStore) sweep(ctx context.Context, t *tx) error {
 	return nil
 }
 
-func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkRecord, err error) {
+func (s egressStore) Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int) (_ []engi.NetworkRecord, err error) {
 	defer engi.Annotate(&err, "read network events of %s", id)
 	return list(ctx, s.db.read, func(row scanner) (e engi.NetworkRecord, err error) {
 		var at int64
@@ -176,6 +176,6 @@ func (s egressStore) Events(ctx context.Context, owner engi.Owner, id engi.Sandb
 		}
 		return e, nil
 	}, `SELECT `+egressColumns+` FROM network_events
-		WHERE sandbox = ? AND seq > ? AND (? = '' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,
-		id, seq, owner, owner, nanos(time.Now().Add(-s.age)), limit)
+		WHERE sandbox = ? AND seq > ? AND (? = '*' OR owner = ?) AND time >= ? ORDER BY seq LIMIT ?`,
+		id, seq, viewer, viewer, nanos(time.Now().Add(-s.age)), limit)
 }

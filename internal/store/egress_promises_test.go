@@ -29,9 +29,9 @@ func egressPromises(t *testing.T, open func(t *testing.T, keep int, age time.Dur
 		}
 		return events
 	}
-	read := func(t *testing.T, s egress.Store, owner engi.Owner, id engi.SandboxID, seq int64, limit int) []engi.NetworkRecord {
+	read := func(t *testing.T, s egress.Store, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int) []engi.NetworkRecord {
 		t.Helper()
-		list, err := s.Events(t.Context(), owner, id, seq, limit)
+		list, err := s.Events(t.Context(), viewer, id, seq, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,7 +88,7 @@ func egressPromises(t *testing.T, open func(t *testing.T, keep int, age time.Dur
 		want(t, read(t, s, "bob", a, 0, 10))
 		want(t, read(t, s, "ann", b, 0, 10))
 		want(t, read(t, s, "bob", b, 0, 10), 1)
-		want(t, read(t, s, "", a, 0, 10), 1)
+		want(t, read(t, s, engi.Everyone, a, 0, 10), 1)
 	})
 	t.Run("5 the oldest beyond the bound are forgotten and numbers go on", func(t *testing.T) {
 		s := open(t, 3, time.Hour)
@@ -116,7 +116,7 @@ func egressPromises(t *testing.T, open func(t *testing.T, keep int, age time.Dur
 	t.Run("7 nothing is nothing", func(t *testing.T) {
 		s := open(t, 100, time.Hour)
 		add(t, s)
-		want(t, read(t, s, "", a, 0, 10))
+		want(t, read(t, s, engi.Everyone, a, 0, 10))
 	})
 	t.Run("8 many append at once", func(t *testing.T) {
 		s := open(t, 1000, time.Hour)

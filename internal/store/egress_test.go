@@ -48,7 +48,7 @@ func TestNetworkEventsGoWithTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, want := range map[engi.SandboxID]int{a: 0, b: 1} {
-		list, err := log.Events(t.Context(), "", id, 0, 10)
+		list, err := log.Events(t.Context(), engi.Everyone, id, 0, 10)
 		if err != nil || len(list) != want {
 			t.Errorf("%s: %d events, %v; want %d", id, len(list), err, want)
 		}

@@ -139,13 +139,13 @@ func scanEventAnd(row scanner, more ...any) (e engi.Event, err error) {
 }
 
 // Get returns one event.
-func (l eventLog) Get(ctx context.Context, owner engi.Owner, id engi.EventID) (engi.Event, error) {
+func (l eventLog) Get(ctx context.Context, viewer engi.Viewer, id engi.EventID) (engi.Event, error) {
 	missing := engi.Errorf(engi.NotFound, "there is no event %.60q", id).WithRemedy("'engi events list' shows yours; old ones are dropped")
-	return first(ctx, l.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE id = ? AND (? = '' OR owner = ?)`, string(id), string(owner), string(owner))
+	return first(ctx, l.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE id = ? AND (? = '*' OR owner = ?)`, string(id), string(viewer), string(viewer))
 }
 
 // conditions returns the SQL conditions of a filter.
-func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
+func conditions(viewer engi.Viewer, f engi.EventFilter) (w where) {
 	owned := `owner = ?`
 	if f.Subject != "" {
 		// Events of one subject have the same order by prev as by seq, and
@@ -156,7 +156,7 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 		w.and(f.After > 0, `prev >= coalesce((SELECT max(prev) FROM events WHERE subject = ? AND prev <= ?), 0)`, f.Subject, f.After)
 		w.and(f.Before > 0, `prev < ?`, f.Before)
 	}
-	w.and(owner != "", owned, string(owner))
+	w.and(viewer != engi.Everyone, owned, string(viewer))
 	w.and(f.Owner != "", owned, string(f.Owner))
 	w.and(f.After > 0, `seq > ?`, f.After)
 	w.and(f.Before > 0, `seq < ?`, f.Before)
@@ -177,23 +177,23 @@ func conditions(owner engi.Owner, f engi.EventFilter) (w where) {
 }
 
 // List returns the events that f selects.
-func (l eventLog) List(ctx context.Context, owner engi.Owner, f engi.EventFilter) (_ []engi.Event, err error) {
+func (l eventLog) List(ctx context.Context, viewer engi.Viewer, f engi.EventFilter) (_ []engi.Event, err error) {
 	defer engi.Annotate(&err, "list events")
 	if f.Limit <= 0 {
 		f.Limit = 100
 	}
 	f.Limit = min(f.Limit, 1000)
-	events, _, err := l.read(ctx, owner, f)
+	events, _, err := l.read(ctx, viewer, f)
 	return events, err
 }
 
 // read returns up to f.Limit events, or fewer if their data is large; all
 // says that there are no more events.
-func (l eventLog) read(ctx context.Context, owner engi.Owner, f engi.EventFilter) (events []engi.Event, all bool, err error) {
+func (l eventLog) read(ctx context.Context, viewer engi.Viewer, f engi.EventFilter) (events []engi.Event, all bool, err error) {
 	if err := f.Check(); err != nil {
 		return nil, false, err
 	}
-	w := conditions(owner, f)
+	w := conditions(viewer, f)
 	order := "seq"
 	if f.Subject != "" {
 		order = "prev" // see conditions
@@ -215,29 +215,32 @@ func (l eventLog) Last(ctx context.Context) (int64, error) {
 }
 
 // Follow yields events as they are appended.
-func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilter) iter.Seq2[engi.Event, error] {
+func (l eventLog) Follow(ctx context.Context, viewer engi.Viewer, f engi.EventFilter) iter.Seq2[engi.Event, error] {
 	f.Before, f.Limit, f.Oldest = 0, 0, true
-	if owner != "" && f.Owner != "" && owner != f.Owner {
+	switch {
+	case f.Owner == "":
+	case viewer.Sees(f.Owner):
+		viewer = f.Owner.Viewer()
+	default:
 		f.Subject = "none"
 	}
-	f.Owner = cmp.Or(owner, f.Owner)
 	return func(yield func(engi.Event, error) bool) {
 		if err := f.Check(); err != nil {
 			yield(engi.Event{}, err)
 			return
 		}
-		follower, stop := l.db.hub.follow(f)
+		follower, stop := l.db.hub.follow(viewer, f)
 		defer stop()
-		if marker, err := l.dropped(ctx, f); err != nil || marker.Type != "" {
+		if marker, err := l.dropped(ctx, viewer, f.After); err != nil || marker.Type != "" {
 			if !yield(marker, err) || err != nil {
 				return
 			}
 		}
 		for {
-			events, through, ok := l.db.hub.after(f)
+			events, through, ok := l.db.hub.after(viewer, f)
 			if !ok {
 				var err error
-				if events, through, err = l.page(ctx, f, through); err != nil {
+				if events, through, err = l.page(ctx, viewer, f, through); err != nil {
 					yield(engi.Event{}, err)
 					return
 				}
@@ -261,11 +264,11 @@ func (l eventLog) Follow(ctx context.Context, owner engi.Owner, f engi.EventFilt
 	}
 }
 
-// page reads the next events that f selects from the database, and returns a
+// page reads the next events that viewer sees and f selects from the database, and returns a
 // Seq up to which no event is missing; last is the Seq of the newest published event.
-func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]engi.Event, int64, error) {
+func (l eventLog) page(ctx context.Context, viewer engi.Viewer, f engi.EventFilter, last int64) ([]engi.Event, int64, error) {
 	f.Limit = eventPage
-	events, all, err := l.read(ctx, "", f)
+	events, all, err := l.read(ctx, viewer, f)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -279,18 +282,18 @@ func (l eventLog) page(ctx context.Context, f engi.EventFilter, last int64) ([]e
 	return events, last, nil
 }
 
-// dropped returns the marker for dropped events after f.After; its Type is empty
-// if no event was dropped.
-func (l eventLog) dropped(ctx context.Context, f engi.EventFilter) (e engi.Event, err error) {
+// dropped returns the marker for dropped events of viewer after the sequence number after; its
+// Type is empty if no event was dropped.
+func (l eventLog) dropped(ctx context.Context, viewer engi.Viewer, after int64) (e engi.Event, err error) {
 	type gap struct{ count, through int64 }
 	g, err := first(ctx, l.db.read, nil, func(row scanner) (g gap, err error) {
 		return g, row.Scan(&g.count, &g.through)
-	}, `SELECT coalesce(sum(dropped), 0), coalesce(max(through), 0) FROM event_totals WHERE through > ? AND (? = '' OR owner = ?)`, f.After, string(f.Owner), string(f.Owner))
+	}, `SELECT coalesce(sum(dropped), 0), coalesce(max(through), 0) FROM event_totals WHERE through > ? AND (? = '*' OR owner = ?)`, after, string(viewer), string(viewer))
 	if err != nil || g.count == 0 {
 		return e, err
 	}
 	return engi.Event{
-		Seq: f.After, Owner: f.Owner, Subject: "events", Type: engi.EventsDropped, Time: time.Now().UTC(),
+		Seq: after, Owner: viewer.Owner(), Subject: "events", Type: engi.EventsDropped, Time: time.Now().UTC(),
 		Data: json.RawMessage(fmt.Sprintf(`{"count":%d,"through":%d}`, g.count, g.through)),
 	}, nil
 }
@@ -362,7 +365,7 @@ func trim(ctx context.Context, db *DB, owner engi.Owner, b EventBounds) (n int64
 		ids, err := list(ctx, t, value[int64], `SELECT seq FROM events e WHERE owner = ?1
 			AND (time < ?2 OR seq <= coalesce((SELECT seq FROM events WHERE owner = ?1 ORDER BY seq LIMIT 1 OFFSET ?3 - 1), 0) AND ?3 > 0)
 			AND seq < (SELECT max(seq) FROM events)
-			AND NOT EXISTS (SELECT 1 FROM workflow_runs r WHERE r.event = e.id AND r.ended = 0)
+			AND NOT EXISTS (SELECT 1 FROM function_runs r WHERE r.event = e.id AND r.ended = 0)
 			ORDER BY seq LIMIT ?4`, string(owner), oldest, min(excess, most), most)
 		if err != nil || len(ids) == 0 {
 			return err

@@ -76,7 +76,7 @@ func logFills(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 		t.Errorf("%+v after %+v", c, b)
 	}
 	for _, e := range events {
-		got, err := log.Get(t.Context(), "", e.ID)
+		got, err := log.Get(t.Context(), engi.Everyone, e.ID)
 		if fmt.Sprint(got, err) != fmt.Sprint(e, nil) {
 			t.Errorf("got %+v %v, want %+v", got, err, e)
 		}
@@ -139,7 +139,7 @@ func logTogether(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	var seen []string
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for e, err := range log.Follow(ctx, "", engi.EventFilter{}) {
+		for e, err := range log.Follow(ctx, engi.Everyone, engi.EventFilter{}) {
 			if err != nil {
 				t.Error(err)
 				return
@@ -160,7 +160,7 @@ func logTogether(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	if len(seen) != 1 {
 		t.Errorf("followers saw %v", seen)
 	}
-	if all, err := log.List(t.Context(), "", engi.EventFilter{}); len(all) != 1 || err != nil {
+	if all, err := log.List(t.Context(), engi.Everyone, engi.EventFilter{}); len(all) != 1 || err != nil {
 		t.Errorf("%+v %v", all, err)
 	}
 }
@@ -185,28 +185,28 @@ func logLists(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 		all = append(all, addEvents(t, log, engi.EventSpec{Owner: owner, Subject: fmt.Sprintf("s%d", i%5), Type: []string{"sandbox.running", "sandbox.stopped", "sandboxes", "user/thing"}[i%4]})...)
 	}
 	for name, x := range map[string]struct {
-		owner engi.Owner
-		f     engi.EventFilter
-		want  func(engi.Event) bool
+		viewer engi.Viewer
+		f      engi.EventFilter
+		want   func(engi.Event) bool
 	}{
-		"all":             {"", engi.EventFilter{}, func(engi.Event) bool { return true }},
+		"all":             {engi.Everyone, engi.EventFilter{}, func(engi.Event) bool { return true }},
 		"anna's":          {"anna", engi.EventFilter{}, func(e engi.Event) bool { return e.Owner == "anna" }},
-		"of anna, by all": {"", engi.EventFilter{Owner: "anna"}, func(e engi.Event) bool { return e.Owner == "anna" }},
+		"of anna, by all": {engi.Everyone, engi.EventFilter{Owner: "anna"}, func(e engi.Event) bool { return e.Owner == "anna" }},
 		"bert of anna":    {"bert", engi.EventFilter{Owner: "anna"}, func(e engi.Event) bool { return false }},
-		"subject":         {"", engi.EventFilter{Subject: "s2"}, func(e engi.Event) bool { return e.Subject == "s2" }},
-		"type":            {"", engi.EventFilter{Types: []string{"sandbox.stopped"}}, func(e engi.Event) bool { return e.Type == "sandbox.stopped" }},
+		"subject":         {engi.Everyone, engi.EventFilter{Subject: "s2"}, func(e engi.Event) bool { return e.Subject == "s2" }},
+		"type":            {engi.Everyone, engi.EventFilter{Types: []string{"sandbox.stopped"}}, func(e engi.Event) bool { return e.Type == "sandbox.stopped" }},
 		"types":           {"bert", engi.EventFilter{Types: []string{"sandbox.*", "nothing"}}, func(e engi.Event) bool { return e.Owner == "bert" && strings.HasPrefix(e.Type, "sandbox.") }},
-		"after":           {"", engi.EventFilter{After: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[20].Seq }},
-		"before":          {"", engi.EventFilter{Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq < all[20].Seq }},
-		"between":         {"", engi.EventFilter{After: all[5].Seq, Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[5].Seq && e.Seq < all[20].Seq }},
-		"subject after":   {"", engi.EventFilter{Subject: "s2", After: all[12].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[12].Seq }},
-		"subject later":   {"", engi.EventFilter{Subject: "s2", After: all[13].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[13].Seq }},
+		"after":           {engi.Everyone, engi.EventFilter{After: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[20].Seq }},
+		"before":          {engi.Everyone, engi.EventFilter{Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq < all[20].Seq }},
+		"between":         {engi.Everyone, engi.EventFilter{After: all[5].Seq, Before: all[20].Seq}, func(e engi.Event) bool { return e.Seq > all[5].Seq && e.Seq < all[20].Seq }},
+		"subject after":   {engi.Everyone, engi.EventFilter{Subject: "s2", After: all[12].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[12].Seq }},
+		"subject later":   {engi.Everyone, engi.EventFilter{Subject: "s2", After: all[13].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[13].Seq }},
 		"subject before":  {"anna", engi.EventFilter{Subject: "s2", Before: all[22].Seq}, func(e engi.Event) bool { return e.Owner == "anna" && e.Subject == "s2" && e.Seq < all[22].Seq }},
-		"subject earlier": {"", engi.EventFilter{Subject: "s2", After: all[1].Seq, Before: all[23].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[1].Seq && e.Seq < all[23].Seq }},
+		"subject earlier": {engi.Everyone, engi.EventFilter{Subject: "s2", After: all[1].Seq, Before: all[23].Seq}, func(e engi.Event) bool { return e.Subject == "s2" && e.Seq > all[1].Seq && e.Seq < all[23].Seq }},
 	} {
 		for _, oldest := range []bool{true, false} {
 			x.f.Oldest = oldest
-			got, err := log.List(t.Context(), x.owner, x.f)
+			got, err := log.List(t.Context(), x.viewer, x.f)
 			if err != nil {
 				t.Fatal(name, err)
 			}
@@ -230,7 +230,7 @@ func logLists(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 			}
 		}
 	}
-	if got, err := log.List(t.Context(), "", engi.EventFilter{Limit: 7}); len(got) != 7 || got[0].Seq != all[29].Seq || err != nil {
+	if got, err := log.List(t.Context(), engi.Everyone, engi.EventFilter{Limit: 7}); len(got) != 7 || got[0].Seq != all[29].Seq || err != nil {
 		t.Errorf("%d of 7: %v", len(got), err)
 	}
 	if _, err := log.Get(t.Context(), "bert", all[0].ID); !engi.Is(err, engi.NotFound) {
@@ -249,9 +249,9 @@ func logFollows(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 	owners := []engi.Owner{"anna", "bert"}
 	var wg sync.WaitGroup
 	for f := range 20 {
-		owner := []engi.Owner{"", "anna", "bert"}[f%3]
+		viewer := []engi.Viewer{engi.Everyone, "anna", "bert"}[f%3]
 		want := writers * batches * batch
-		if owner != "" {
+		if viewer != engi.Everyone {
 			want /= 2
 		}
 		wg.Go(func() {
@@ -259,12 +259,12 @@ func logFollows(t *testing.T, log trimmableLog, _ func() trimmableLog) {
 			var after int64
 			for len(seen) < want {
 				n := 0
-				for e, err := range log.Follow(ctx, owner, engi.EventFilter{After: after}) {
+				for e, err := range log.Follow(ctx, viewer, engi.EventFilter{After: after}) {
 					if err != nil {
 						t.Errorf("follower %d: %d of %d events: %v", f, len(seen), want, err)
 						return
 					}
-					if e.Seq <= after || seen[e.ID] || owner != "" && e.Owner != owner {
+					if e.Seq <= after || seen[e.ID] || !viewer.Sees(e.Owner) {
 						t.Errorf("follower %d after %d: %+v again", f, after, e)
 						return
 					}
@@ -338,9 +338,9 @@ func logDrops(t *testing.T, log trimmableLog, again func() trimmableLog) {
 	if n, err := log.Trim(t.Context(), 12); n != 0 || err != nil {
 		t.Errorf("dropped %d more (%v)", n, err)
 	}
-	next := func(owner engi.Owner, after int64) engi.Event {
+	next := func(viewer engi.Viewer, after int64) engi.Event {
 		t.Helper()
-		for e, err := range log.Follow(t.Context(), owner, engi.EventFilter{After: after}) {
+		for e, err := range log.Follow(t.Context(), viewer, engi.EventFilter{After: after}) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -359,7 +359,7 @@ func logDrops(t *testing.T, log trimmableLog, again func() trimmableLog) {
 	if e := next("bert", bert[3].Seq); e.ID != bert[4].ID {
 		t.Errorf("after what was dropped: %+v", e)
 	}
-	if e := next("", bert[0].Seq); e.Type != engi.EventsDropped || e.Seq != bert[0].Seq {
+	if e := next(engi.Everyone, bert[0].Seq); e.Type != engi.EventsDropped || e.Seq != bert[0].Seq {
 		t.Errorf("in the middle: %+v", e)
 	}
 	if _, err := log.Trim(t.Context(), 1); err != nil {

@@ -88,7 +88,7 @@ func BenchmarkEvents(b *testing.B) {
 					f = engi.EventFilter{Owner: engi.Owner(fmt.Sprintf("o%d", i%owners))}
 				}
 				wg.Go(func() {
-					for _, err := range log.Follow(ctx, "", f) {
+					for _, err := range log.Follow(ctx, engi.Everyone, f) {
 						if err == nil {
 							seen.Add(1)
 						}

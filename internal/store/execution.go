@@ -162,9 +162,9 @@ var errNoExecution = engi.Errorf(engi.NotFound, "no such execution")
 const executionColumns = `id, owner, state, language, template, sandbox, created, started, ended,
 	COALESCE(idempotency, ''), fingerprint, tape_file, detail`
 
-func (f fleetStore) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (_ fleet.Record, err error) {
+func (f fleetStore) Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (_ fleet.Record, err error) {
 	defer engi.Annotate(&err, "get execution %s", id)
-	return first(ctx, f.db.read, errNoExecution, scanExecution(true), `SELECT `+executionColumns+`, tape FROM executions WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+	return first(ctx, f.db.read, errNoExecution, scanExecution(true), `SELECT `+executionColumns+`, tape FROM executions WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
 func (f fleetStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (_ fleet.Record, err error) {
@@ -172,10 +172,10 @@ func (f fleetStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key 
 	return first(ctx, f.db.read, errNoExecution, scanExecution(true), `SELECT `+executionColumns+`, tape FROM executions WHERE owner = ? AND idempotency = ?`, owner, key)
 }
 
-func (f fleetStore) List(ctx context.Context, owner engi.Owner, q engi.ExecutionFilter) (_ []fleet.Record, err error) {
+func (f fleetStore) List(ctx context.Context, viewer engi.Viewer, q engi.ExecutionFilter) (_ []fleet.Record, err error) {
 	defer engi.Annotate(&err, "list executions")
 	var w where
-	w.and(owner != "", "owner = ?", owner)
+	w.and(viewer != engi.Everyone, "owner = ?", viewer)
 	w.and(q.State != "", "state = ?", q.State)
 	w.and(q.State == engi.ExecutionQueued || q.State == engi.ExecutionRunning, "state IN ('queued', 'running')") // allows SQLite to use the small index
 	w.and(q.Before != "", "seq < (SELECT seq FROM executions WHERE id = ?)", q.Before)

@@ -74,9 +74,9 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		got, err := s.ByIdempotencyKey(ctx, "alice", "k")
 		ok(t, err)
 		equal(t, got, first)
-		_, err = s.Get(ctx, "", second.ID)
+		_, err = s.Get(ctx, engi.Everyone, second.ID)
 		kind(t, err, engi.NotFound)
-		_, err = s.GetSandbox(ctx, "", b.ID)
+		_, err = s.GetSandbox(ctx, engi.Everyone, b.ID)
 		kind(t, err, engi.NotFound)
 
 		other := fleettest.Record("bob", engi.ExecutionRunning)
@@ -119,13 +119,13 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		done := fleettest.Record("alice", engi.ExecutionDone)
 		done.ID = r.ID
 		kind(t, s.Update(ctx, engi.ExecutionQueued, done, &b), engi.Conflict)
-		_, err := s.GetSandbox(ctx, "", b.ID)
+		_, err := s.GetSandbox(ctx, engi.Everyone, b.ID)
 		kind(t, err, engi.NotFound)
 		ok(t, s.Update(ctx, engi.ExecutionRunning, done, &b))
 		got, err := s.Get(ctx, "alice", r.ID)
 		ok(t, err)
 		equal(t, got, done)
-		_, err = s.GetSandbox(ctx, "", b.ID)
+		_, err = s.GetSandbox(ctx, engi.Everyone, b.ID)
 		ok(t, err)
 		kind(t, s.Update(ctx, engi.ExecutionRunning, done, nil), engi.Conflict)
 		kind(t, s.Update(ctx, engi.ExecutionRunning, fleettest.Record("alice", engi.ExecutionDone), nil), engi.NotFound)
@@ -148,10 +148,10 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		r := create(t, s, fleettest.Record("alice", engi.ExecutionDone))
 		_, err := s.Get(ctx, "bob", r.ID)
 		kind(t, err, engi.NotFound)
-		got, err := s.Get(ctx, "", r.ID)
+		got, err := s.Get(ctx, engi.Everyone, r.ID)
 		ok(t, err)
 		equal(t, got, r)
-		_, err = s.Get(ctx, "", engi.NewExecutionID())
+		_, err = s.Get(ctx, engi.Everyone, engi.NewExecutionID())
 		kind(t, err, engi.NotFound)
 	})
 	t.Run("4 List/newest first, in pages, without output", func(t *testing.T) {
@@ -168,8 +168,8 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 			}
 			ids = append(ids, create(t, s, fleettest.Record(owner, state)).ID)
 		}
-		list := func(owner engi.Owner, f engi.ExecutionFilter) (got []engi.ExecutionID) {
-			recs, err := s.List(ctx, owner, f)
+		list := func(viewer engi.Viewer, f engi.ExecutionFilter) (got []engi.ExecutionID) {
+			recs, err := s.List(ctx, viewer, f)
 			ok(t, err)
 			for _, r := range recs {
 				got = append(got, r.ID)
@@ -186,13 +186,13 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 			return want
 		}
 		equal(t, list("alice", engi.ExecutionFilter{}), pick(6, 5, 4, 2, 1, 0))
-		equal(t, list("", engi.ExecutionFilter{}), pick(6, 5, 4, 3, 2, 1, 0))
+		equal(t, list(engi.Everyone, engi.ExecutionFilter{}), pick(6, 5, 4, 3, 2, 1, 0))
 		equal(t, list("alice", engi.ExecutionFilter{Limit: 2}), pick(6, 5))
 		equal(t, list("alice", engi.ExecutionFilter{Limit: 2, Before: ids[5]}), pick(4, 2))
-		equal(t, list("", engi.ExecutionFilter{State: engi.ExecutionRunning}), pick(6, 4, 2, 0))
+		equal(t, list(engi.Everyone, engi.ExecutionFilter{State: engi.ExecutionRunning}), pick(6, 4, 2, 0))
 		equal(t, list("bob", engi.ExecutionFilter{State: engi.ExecutionDone}), pick(3))
 		equal(t, len(list("carol", engi.ExecutionFilter{})), 0)
-		equal(t, len(list("", engi.ExecutionFilter{Before: engi.NewExecutionID()})), 0)
+		equal(t, len(list(engi.Everyone, engi.ExecutionFilter{Before: engi.NewExecutionID()})), 0)
 	})
 	t.Run("5 Expire/old ones and too many, never live ones", func(t *testing.T) {
 		s := open(t)
@@ -218,10 +218,10 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		slices.Sort(gone)
 		equal(t, gone, slices.Sorted(slices.Values(ids[:2])))
 		for _, id := range []engi.SandboxID{unused.ID, sandboxes[0]} {
-			_, err = s.GetSandbox(ctx, "", id)
+			_, err = s.GetSandbox(ctx, engi.Everyone, id)
 			kind(t, err, engi.NotFound)
 		}
-		_, err = s.GetSandbox(ctx, "", sandboxes[2])
+		_, err = s.GetSandbox(ctx, engi.Everyone, sandboxes[2])
 		ok(t, err)
 		gone, err = s.Expire(ctx, time.Time{}, 3, 100)
 		ok(t, err)
@@ -229,7 +229,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		gone, err = s.Expire(ctx, old.Add(1000*time.Hour), 3, 2)
 		ok(t, err)
 		equal(t, len(gone), 2)
-		_, err = s.Get(ctx, "", live.ID)
+		_, err = s.Get(ctx, engi.Everyone, live.ID)
 		ok(t, err)
 	})
 	t.Run("6-9 sandboxes", func(t *testing.T) {
@@ -238,7 +238,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		for _, r := range []fleet.SandboxRecord{a, b, c} {
 			ok(t, s.PutSandbox(ctx, r))
 		}
-		got, err := s.ListSandboxes(ctx, "")
+		got, err := s.ListSandboxes(ctx, engi.Everyone)
 		ok(t, err)
 		equal(t, got, []fleet.SandboxRecord{b, a})
 		got, err = s.ListSandboxes(ctx, "alice")
@@ -258,7 +258,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 
 		ok(t, s.ForgetSandbox(ctx, b.ID))
 		ok(t, s.ForgetSandbox(ctx, b.ID))
-		_, err = s.GetSandbox(ctx, "", b.ID)
+		_, err = s.GetSandbox(ctx, engi.Everyone, b.ID)
 		kind(t, err, engi.NotFound)
 	})
 	t.Run("6-12 sandboxes of owners", func(t *testing.T) {
@@ -315,7 +315,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		cancel()
 		err := s.Create(over, fleettest.Record("alice", engi.ExecutionQueued), nil)
 		kind(t, err, engi.Expired)
-		_, err = s.Get(over, "", engi.NewExecutionID())
+		_, err = s.Get(over, engi.Everyone, engi.NewExecutionID())
 		kind(t, err, engi.Expired)
 	})
 	t.Run("many at once", func(t *testing.T) {
@@ -336,14 +336,14 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 					if err := s.Update(ctx, engi.ExecutionRunning, done, &b); err != nil {
 						t.Error(err)
 					}
-					if _, err := s.Get(ctx, r.Owner, r.ID); err != nil {
+					if _, err := s.Get(ctx, r.Owner.Viewer(), r.ID); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 		}
 		wg.Wait()
-		recs, err := s.List(ctx, "", engi.ExecutionFilter{State: engi.ExecutionDone, Limit: 1000})
+		recs, err := s.List(ctx, engi.Everyone, engi.ExecutionFilter{State: engi.ExecutionDone, Limit: 1000})
 		ok(t, err)
 		equal(t, len(recs), 80)
 	})

@@ -90,7 +90,7 @@ func (s workflowStore) insert(ctx context.Context, t *tx, r function.Record) (fr
 	if err != nil {
 		return false, err
 	}
-	n, err := t.exec(ctx, `INSERT INTO workflow_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`,
+	n, err := t.exec(ctx, `INSERT INTO function_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`,
 		r.ID, r.Owner, r.Function, r.Event, r.Type, r.Key, r.State, nanos(r.Ended), detail)
 	if err != nil || n == 0 {
 		return false, err
@@ -152,10 +152,10 @@ func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, k
 	return s.db.eventOf(ctx, owner, key)
 }
 
-func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f function.Filter) ([]function.Record, error) {
+func (s workflowStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {
 	var w where
 	order := "DESC"
-	w.and(owner != "", `owner = ?`, string(owner))
+	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
 	w.and(f.Event != "", `event = ?`, string(f.Event))
 	w.and(f.Type != "", `name = ?`, f.Type)
 	w.and(f.Function != "", `function = ?`, f.Function)
@@ -165,17 +165,17 @@ func (s workflowStore) Runs(ctx context.Context, owner engi.Owner, f function.Fi
 		order = "ASC"
 		w.and(true, `ended = 0`)
 	}
-	return list(ctx, s.db.read, scanFnRun, `SELECT `+fnRunColumns+` FROM workflow_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, limit(f.Limit))...)
+	return list(ctx, s.db.read, scanFnRun, `SELECT `+fnRunColumns+` FROM function_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, limit(f.Limit))...)
 }
 
 func noFnRun(id engi.FunctionRunID) error {
 	return engi.Errorf(engi.NotFound, "there is no run %.60q of a function", id).WithRemedy("'engi events runs' shows yours")
 }
 
-const oneFnRun = `SELECT ` + fnRunColumns + ` FROM workflow_runs WHERE id = ? AND (? = '' OR owner = ?)`
+const oneFnRun = `SELECT ` + fnRunColumns + ` FROM function_runs WHERE id = ? AND (? = '*' OR owner = ?)`
 
-func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.FunctionRunID) (r function.Record, err error) {
-	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+func (s workflowStore) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (r function.Record, err error) {
+	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 		return r, err
 	}
 	r.Steps, err = list(ctx, s.db.read, func(row scanner) (step engi.FunctionStep, err error) {
@@ -190,13 +190,13 @@ func (s workflowStore) Run(ctx context.Context, owner engi.Owner, id engi.Functi
 		step.Attempts, step.Output, step.Error = d.Attempts, d.Output, d.Error.decode()
 		step.Started, step.Ended = moment(d.Started), moment(d.Ended)
 		return step, nil
-	}, `SELECT name, detail FROM workflow_steps WHERE run = ? ORDER BY n`, id)
+	}, `SELECT name, detail FROM function_steps WHERE run = ? ORDER BY n`, id)
 	return r, err
 }
 
-func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
+func (s workflowStore) Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
-		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, owner, owner); err != nil {
+		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 			return err
 		}
 		before := r.State
@@ -207,7 +207,7 @@ func (s workflowStore) Update(ctx context.Context, owner engi.Owner, id engi.Fun
 		if err != nil {
 			return err
 		}
-		if _, err := t.exec(ctx, `UPDATE workflow_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, r.State, nanos(r.Ended), detail, id); err != nil {
+		if _, err := t.exec(ctx, `UPDATE function_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, r.State, nanos(r.Ended), detail, id); err != nil {
 			return err
 		}
 		if r.State == before {
@@ -224,8 +224,8 @@ func (s workflowStore) Step(ctx context.Context, r function.Record, step engi.Fu
 		return err
 	}
 	return s.db.tx(ctx, func(t *tx) error {
-		if _, err := t.exec(ctx, `INSERT INTO workflow_steps (run, name, n, detail)
-			VALUES (?, ?, (SELECT count(*) FROM workflow_steps WHERE run = ?), ?)
+		if _, err := t.exec(ctx, `INSERT INTO function_steps (run, name, n, detail)
+			VALUES (?, ?, (SELECT count(*) FROM function_steps WHERE run = ?), ?)
 			ON CONFLICT (run, name) DO UPDATE SET detail = excluded.detail`, r.ID, step.Name, r.ID, text); err != nil || step.Ended.IsZero() {
 			return err
 		}
@@ -250,10 +250,10 @@ func (s workflowStore) Step(ctx context.Context, r function.Record, step engi.Fu
 
 func (s workflowStore) Forget(ctx context.Context, before time.Time, count int) error {
 	return s.db.tx(ctx, func(t *tx) error {
-		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM workflow_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
+		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM function_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
 		for _, q := range []string{
-			`DELETE FROM workflow_steps WHERE run IN (SELECT id FROM workflow_runs WHERE ` + old + `)`,
-			`DELETE FROM workflow_runs WHERE ` + old,
+			`DELETE FROM function_steps WHERE run IN (SELECT id FROM function_runs WHERE ` + old + `)`,
+			`DELETE FROM function_runs WHERE ` + old,
 		} {
 			if _, err := t.exec(ctx, q, nanos(before), count); err != nil {
 				return err

@@ -16,7 +16,7 @@ type hub struct {
 	tail      []engi.Event // newest events, without a gap
 	bytes     int          // bytes of data in tail
 	bySubject map[string]map[*follower]bool
-	byOwner   map[engi.Owner]map[*follower]bool
+	byViewer  map[engi.Viewer]map[*follower]bool
 	others    map[*follower]bool
 }
 
@@ -28,12 +28,13 @@ const (
 
 // A follower waits for events.
 type follower struct {
+	viewer engi.Viewer
 	filter engi.EventFilter
 	wake   chan struct{} // has capacity 1
 }
 
 func newHub(last int64) *hub {
-	return &hub{last: last, bySubject: map[string]map[*follower]bool{}, byOwner: map[engi.Owner]map[*follower]bool{}, others: map[*follower]bool{}}
+	return &hub{last: last, bySubject: map[string]map[*follower]bool{}, byViewer: map[engi.Viewer]map[*follower]bool{}, others: map[*follower]bool{}}
 }
 
 // publish adds committed events. Callers must hold the only connection for
@@ -51,7 +52,7 @@ func (h *hub) publish(events []engi.Event) {
 		for f := range h.bySubject[e.Subject] {
 			f.tell(e)
 		}
-		for f := range h.byOwner[e.Owner] {
+		for f := range h.byViewer[e.Owner.Viewer()] {
 			f.tell(e)
 		}
 		for f := range h.others {
@@ -67,9 +68,9 @@ func (h *hub) publish(events []engi.Event) {
 	h.tail = h.tail[drop:]
 }
 
-// tell wakes the follower if its filter selects e.
+// tell wakes the follower if its viewer sees e and its filter selects e.
 func (f *follower) tell(e engi.Event) {
-	if !f.filter.Matches(e) {
+	if !f.viewer.Sees(e.Owner) || !f.filter.Matches(e) {
 		return
 	}
 	select {
@@ -79,18 +80,18 @@ func (f *follower) tell(e engi.Event) {
 }
 
 // follow adds a follower until stop is called. It ignores filter.After.
-func (h *hub) follow(filter engi.EventFilter) (f *follower, stop func()) {
+func (h *hub) follow(viewer engi.Viewer, filter engi.EventFilter) (f *follower, stop func()) {
 	filter.After = 0
-	f = &follower{filter: filter, wake: make(chan struct{}, 1)}
+	f = &follower{viewer: viewer, filter: filter, wake: make(chan struct{}, 1)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case filter.Subject != "":
 		join(h.bySubject, filter.Subject, f)
 		return f, func() { leave(h, h.bySubject, filter.Subject, f) }
-	case filter.Owner != "":
-		join(h.byOwner, filter.Owner, f)
-		return f, func() { leave(h, h.byOwner, filter.Owner, f) }
+	case viewer != engi.Everyone:
+		join(h.byViewer, viewer, f)
+		return f, func() { leave(h, h.byViewer, viewer, f) }
 	}
 	h.others[f] = true
 	return f, func() {
@@ -115,9 +116,9 @@ func leave[K comparable](h *hub, m map[K]map[*follower]bool, key K, f *follower)
 	}
 }
 
-// after returns the cached events that f selects, and a Seq up to which no event is
+// after returns the cached events that viewer sees and f selects, and a Seq up to which no event is
 // missing. ok is false if some events since f.After are not cached.
-func (h *hub) after(f engi.EventFilter) (events []engi.Event, through int64, ok bool) {
+func (h *hub) after(viewer engi.Viewer, f engi.EventFilter) (events []engi.Event, through int64, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if f.After >= h.last {
@@ -130,7 +131,7 @@ func (h *hub) after(f engi.EventFilter) (events []engi.Event, through int64, ok 
 		if h.tail[i].Seq <= f.After {
 			break
 		}
-		if f.Matches(h.tail[i]) {
+		if viewer.Sees(h.tail[i].Owner) && f.Matches(h.tail[i]) {
 			events = append(events, h.tail[i])
 		}
 	}

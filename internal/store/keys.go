@@ -36,9 +36,9 @@ func (s keyStore) Find(ctx context.Context, h key.Hash) (engi.Key, error) {
 	return first(ctx, s.db.read, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE hash = ?`, h[:])
 }
 
-func (s keyStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error) {
+func (s keyStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Key, error) {
 	var w where
-	w.owned(owner)
+	w.owned(viewer)
 	return listPage(ctx, s.db, p, scanKey, keyColumns, `keys`, w, true, `seq`)
 }
 
@@ -47,9 +47,9 @@ func (s keyStore) Live(ctx context.Context, owner engi.Owner, at time.Time) ([]e
 	return list(ctx, s.db.read, scanKey, from+`owner = ?1 UNION `+from+`admin = 1`, owner, nanos(at))
 }
 
-func (s keyStore) Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error {
+func (s keyStore) Revoke(ctx context.Context, viewer engi.Viewer, id string, at time.Time) error {
 	return s.db.tx(ctx, func(t *tx) error {
-		k, err := first(ctx, t, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+		k, err := first(ctx, t, errNoKey, scanKey, `SELECT `+keyColumns+` FROM keys WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 		if err != nil || !k.Revoked.IsZero() {
 			return err
 		}

@@ -55,13 +55,13 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 	})
 	t.Run("List/shows owners their own, newest first", func(t *testing.T) {
 		s := fill(t)
-		for owner, want := range map[engi.Owner][]engi.Key{"": {admin, other, mine}, "ann": {mine}, "eve": nil} {
-			got, err := s.List(t.Context(), owner, engi.Paging{})
+		for viewer, want := range map[engi.Viewer][]engi.Key{engi.Everyone: {admin, other, mine}, "": {admin}, "ann": {mine}, "eve": nil} {
+			got, err := s.List(t.Context(), viewer, engi.Paging{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if d := cmp.Diff(want, got); d != "" {
-				t.Errorf("List %q (-want +got):\n%s", owner, d)
+				t.Errorf("List %q (-want +got):\n%s", viewer, d)
 			}
 		}
 	})
@@ -91,7 +91,7 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 		live("bob", at, other.ID, admin.ID, boss.ID)
 		live("", at, admin.ID, boss.ID)
 		for _, id := range []string{other.ID, admin.ID} {
-			if err := s.Revoke(t.Context(), "", id, at); err != nil {
+			if err := s.Revoke(t.Context(), engi.Everyone, id, at); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -118,7 +118,7 @@ func keyPromises(t *testing.T, open func(t *testing.T) key.Store) {
 				t.Errorf("Revoke %s: %v, want not_found", id, err)
 			}
 		}
-		if err := s.Revoke(t.Context(), "", other.ID, at); err != nil {
+		if err := s.Revoke(t.Context(), engi.Everyone, other.ID, at); err != nil {
 			t.Errorf("Revoke as the node: %v", err)
 		}
 	})

@@ -221,7 +221,7 @@ func changeFunction(ctx context.Context, db *store.DB) error {
 	r := function.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "bert", Function: "f", State: engi.FunctionQueued, Created: time.Now().UTC()}}
 	to := func(state engi.FunctionState) func() error {
 		return func() error {
-			_, err := s.Update(ctx, "", r.ID, func(r *function.Record) error {
+			_, err := s.Update(ctx, engi.Everyone, r.ID, func(r *function.Record) error {
 				if r.State = state; state == engi.FunctionDone {
 					r.Ended = time.Now().UTC()
 				}
@@ -386,7 +386,7 @@ func agree(t *testing.T, file string, after int64) int64 {
 		return last
 	}
 	var all []engi.Event
-	for e, err := range log.Follow(ctx, "", engi.EventFilter{After: after}) {
+	for e, err := range log.Follow(ctx, engi.Everyone, engi.EventFilter{After: after}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func agree(t *testing.T, file string, after int64) int64 {
 		wg.Go(func() {
 			at, n := after, 0
 			for n < len(all) {
-				for e, err := range log.Follow(ctx, "", engi.EventFilter{After: at}) {
+				for e, err := range log.Follow(ctx, engi.Everyone, engi.EventFilter{After: at}) {
 					if err != nil || e.ID != all[n].ID {
 						t.Errorf("follower %d sees %+v (%v) as number %d, which is %+v", i, e, err, n, all[n])
 						return
@@ -439,38 +439,38 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 	gone := func(err error) bool { return engi.Is(err, engi.NotFound) }
 	switch subject[:4] {
 	case "exe_":
-		r, err := store.Fleet(db).Get(ctx, "", engi.ExecutionID(subject))
+		r, err := store.Fleet(db).Get(ctx, engi.Everyone, engi.ExecutionID(subject))
 		fail(err)
 		return "execution." + string(r.State)
 	case "sbx_":
-		r, err := store.Fleet(db).GetSandbox(ctx, "", engi.SandboxID(subject))
+		r, err := store.Fleet(db).GetSandbox(ctx, engi.Everyone, engi.SandboxID(subject))
 		fail(err)
 		return "sandbox." + string(r.State)
 	case "vol_":
-		r, err := store.Volumes(db).Find(ctx, "", subject)
+		r, err := store.Volumes(db).Find(ctx, engi.Everyone, subject)
 		switch {
 		case gone(err):
 			return engi.EventVolumeRemoved
 		case r.Holder != "":
 			return engi.EventVolumeAttached
 		}
-		events, err := store.Events(db).List(ctx, "", engi.EventFilter{Subject: subject})
+		events, err := store.Events(db).List(ctx, engi.Everyone, engi.EventFilter{Subject: subject})
 		fail(err)
 		if len(events) > 1 {
 			return engi.EventVolumeDetached
 		}
 		return engi.EventVolumeCreated
 	case "ses_":
-		r, err := store.Sessions(db).Find(ctx, "", subject)
+		r, err := store.Sessions(db).Find(ctx, engi.Everyone, subject)
 		fail(err)
-		events, err := store.Events(db).List(ctx, "", engi.EventFilter{Subject: subject})
+		events, err := store.Events(db).List(ctx, engi.Everyone, engi.EventFilter{Subject: subject})
 		fail(err)
 		if len(events) == 1 {
 			return engi.EventSessionCreated
 		}
 		return engi.SessionBooting.Event(r.State)
 	case "app_":
-		r, err := store.Apps(db).Find(ctx, "", subject)
+		r, err := store.Apps(db).Find(ctx, engi.Everyone, subject)
 		if gone(err) {
 			return engi.EventAppRemoved
 		}
@@ -493,7 +493,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventAppApplied
 	case "wsp_":
-		r, err := store.Workspaces(db).Find(ctx, "", subject)
+		r, err := store.Workspaces(db).Find(ctx, engi.Everyone, subject)
 		if gone(err) {
 			return engi.EventWorkspaceRemoved
 		}
@@ -516,7 +516,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventWorkspaceRevised
 	case "key_":
-		keys, err := store.Keys(db).List(ctx, "", engi.Paging{})
+		keys, err := store.Keys(db).List(ctx, engi.Everyone, engi.Paging{})
 		fail(err)
 		for _, k := range keys {
 			if k.ID == subject && !k.Revoked.IsZero() {
@@ -525,7 +525,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventKeyCreated
 	case "sec_":
-		s, _, err := store.Secrets(db).Find(ctx, "", subject)
+		s, _, err := store.Secrets(db).Find(ctx, engi.Everyone, subject)
 		switch {
 		case gone(err):
 			return engi.EventSecretRemoved
@@ -534,18 +534,18 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventSecretCreated
 	case "apv_":
-		a, err := store.Approvals(db).Get(ctx, "", engi.ApprovalID(subject))
+		a, err := store.Approvals(db).Get(ctx, engi.Everyone, engi.ApprovalID(subject))
 		fail(err)
 		return map[engi.ApprovalState]string{
 			engi.ApprovalPending: engi.EventApprovalRequested, engi.ApprovalAllowed: engi.EventApprovalDecided, engi.ApprovalAbandoned: engi.EventApprovalAbandoned,
 		}[a.State]
 	case "snp_":
-		if _, err := store.Snapshots(db).Find(ctx, "", subject, time.Now()); gone(err) {
+		if _, err := store.Snapshots(db).Find(ctx, engi.Everyone, subject, time.Now()); gone(err) {
 			return engi.EventSnapshotRemoved
 		}
 		return engi.EventSnapshotCreated
 	case "run_":
-		r, err := store.Agents(db).Get(ctx, "", engi.RunID(subject))
+		r, err := store.Agents(db).Get(ctx, engi.Everyone, engi.RunID(subject))
 		fail(err)
 		m, err := store.Agents(db).Messages(ctx, r.ID)
 		fail(err)
@@ -561,7 +561,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventRunStarted
 	case "fnr_":
-		r, err := store.Workflow(db).Run(ctx, "", engi.FunctionRunID(subject))
+		r, err := store.Workflow(db).Run(ctx, engi.Everyone, engi.FunctionRunID(subject))
 		fail(err)
 		return "function." + string(r.State)
 	}
@@ -575,7 +575,7 @@ func counted(t *testing.T, db *store.DB) {
 	seen := map[string]bool{}
 	var after int64
 	for {
-		events, err := store.Events(db).List(ctx, "", engi.EventFilter{After: after, Oldest: true, Limit: 1000})
+		events, err := store.Events(db).List(ctx, engi.Everyone, engi.EventFilter{After: after, Oldest: true, Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -586,11 +586,11 @@ func counted(t *testing.T, db *store.DB) {
 			seen[e.Subject], after = true, e.Seq
 		}
 	}
-	executions, err := store.Fleet(db).List(ctx, "", engi.ExecutionFilter{Limit: 1 << 20})
+	executions, err := store.Fleet(db).List(ctx, engi.Everyone, engi.ExecutionFilter{Limit: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := store.Workflow(db).Runs(ctx, "", function.Filter{})
+	runs, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,3 +67,46 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 		t.Errorf("%v, %v", events, err)
 	}
 }
+
+// TestTablesAreRenamed opens a database whose tables had the names library, workflow and
+// uis, and checks that their rows, indexes and triggers still work.
+func TestTablesAreRenamed(t *testing.T) {
+	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
+	old := openAt(t, file, 44)
+	for _, q := range []string{
+		`INSERT INTO library_records VALUES (1, 'doc_a', 'd:ann', 'left-pad', 'a', 'Padding', 10, 0, '{}')`,
+		`INSERT INTO library_pieces VALUES (7, 1, 'h', '', '', 'pads a text on the left', '', NULL)`,
+		`INSERT INTO library_words (rowid, headings, body, names, places) VALUES (7, '', 'pads a text on the left', '', 'x')`,
+		`INSERT INTO workflow_runs VALUES (1, 'fnr_a', 'ann', 'f', 'evt_a', 'x', 't', 'completed', 1, '{}')`,
+		`INSERT INTO workflow_steps VALUES ('fnr_a', 'one', 0, '{}')`,
+		`INSERT INTO uis VALUES ('ses_a', 'ann', 1, 1, 0, 1, '{}', '<p>page</p>')`,
+	} {
+		if _, err := old.ExecContext(ctx, q); err != nil {
+			t.Fatal(q, err)
+		}
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := Open(ctx, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.exec(ctx, `INSERT INTO docs VALUES (2, 'doc_b', 'd:ann', 'left-pad', 'b', 'More', 5, 0, '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string]string{
+		`SELECT count || ' ' || bytes FROM docs_totals WHERE shelf = 'd:ann'`:                                           "2 15",
+		`SELECT body FROM docs_pieces WHERE id IN (SELECT rowid FROM docs_words WHERE docs_words MATCH 'text')`:         "pads a text on the left",
+		`SELECT r.id || s.name FROM function_runs r JOIN function_steps s ON s.run = r.id`:                              "fnr_aone",
+		`SELECT html FROM pages WHERE session = 'ses_a'`:                                                                "<p>page</p>",
+		`SELECT count(*) FROM sqlite_master WHERE name LIKE 'library%' OR name LIKE 'workflow%' OR name LIKE 'uis%'`:    "0",
+		`SELECT count(*) FROM sqlite_master WHERE sql LIKE '%library%' OR sql LIKE '%workflow_%' OR sql LIKE '% uis %'`: "0",
+	} {
+		var got string
+		if err := db.read.QueryRowContext(ctx, q).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %q, %v; want %q", q, got, err, want)
+		}
+	}
+}

@@ -78,22 +78,22 @@ func (s operationStore) Update(ctx context.Context, op engi.Operation) (err erro
 	})
 }
 
-func (s operationStore) Get(ctx context.Context, owner engi.Owner, id engi.OperationID) (engi.Operation, error) {
+func (s operationStore) Get(ctx context.Context, viewer engi.Viewer, id engi.OperationID) (engi.Operation, error) {
 	return first(ctx, s.db.read, errNoOperation, scanOperationInput,
-		`SELECT `+operationColumns+`, input FROM operations WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+		`SELECT `+operationColumns+`, input FROM operations WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (s operationStore) List(ctx context.Context, owner engi.Owner, f engi.OperationFilter) ([]engi.Operation, error) {
+func (s operationStore) List(ctx context.Context, viewer engi.Viewer, f engi.OperationFilter) ([]engi.Operation, error) {
 	n := f.Limit
 	if n == 0 {
 		n = 100
 	}
 	var w where
 	if f.State == engi.OperationRunning {
-		w.ownedFew(owner)
+		w.ownedFew(viewer)
 		w.and(true, `ended = 0`)
 	} else {
-		w.owned(owner)
+		w.owned(viewer)
 	}
 	w.and(f.Type != "", `type = ?`, f.Type)
 	w.and(f.State != "", `state = ?`, f.State)

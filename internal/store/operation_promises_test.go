@@ -42,8 +42,8 @@ func operationPromises(t *testing.T, open func(*testing.T) operation.Store) {
 			t.Fatal(err)
 		}
 		kind(t, s.Put(t.Context(), mine), engi.Conflict)
-		for _, owner := range []engi.Owner{"ann", ""} {
-			got, err := s.Get(t.Context(), owner, mine.ID)
+		for _, viewer := range []engi.Viewer{"ann", engi.Everyone} {
+			got, err := s.Get(t.Context(), viewer, mine.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -87,16 +87,16 @@ func operationPromises(t *testing.T, open func(*testing.T) operation.Store) {
 			t.Fatal(err)
 		}
 		for _, q := range []struct {
-			owner engi.Owner
-			f     engi.OperationFilter
-			want  []engi.Operation
+			viewer engi.Viewer
+			f      engi.OperationFilter
+			want   []engi.Operation
 		}{
 			{"ann", engi.OperationFilter{}, []engi.Operation{light(c), light(a)}},
-			{"", engi.OperationFilter{Limit: 2}, []engi.Operation{light(c), light(b)}},
-			{"", engi.OperationFilter{State: engi.OperationDone}, []engi.Operation{light(a)}},
+			{engi.Everyone, engi.OperationFilter{Limit: 2}, []engi.Operation{light(c), light(b)}},
+			{engi.Everyone, engi.OperationFilter{State: engi.OperationDone}, []engi.Operation{light(a)}},
 			{"bob", engi.OperationFilter{Type: "other"}, nil},
 		} {
-			got, err := s.List(t.Context(), q.owner, q.f)
+			got, err := s.List(t.Context(), q.viewer, q.f)
 			if err != nil {
 				t.Fatal(err)
 			}

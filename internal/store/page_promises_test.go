@@ -109,7 +109,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 		if d := cmp.Diff(want, got); err != nil || d != "" {
 			t.Errorf("%v\n%s", err, d)
 		}
-		if events, err := f.Events.List(t.Context(), "", engi.EventFilter{Types: []string{engi.EventPageDone}}); err != nil || len(events) != 0 {
+		if events, err := f.Events.List(t.Context(), engi.Everyone, engi.EventFilter{Types: []string{engi.EventPageDone}}); err != nil || len(events) != 0 {
 			t.Errorf("%+v, %v", events, err)
 		}
 	})

@@ -24,7 +24,7 @@ func TestPagesKeepThePromises(t *testing.T) {
 				return id
 			},
 			End: func(id engi.SessionID) {
-				r, err := sessions.Find(t.Context(), "", string(id))
+				r, err := sessions.Find(t.Context(), engi.Everyone, string(id))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -37,7 +37,7 @@ func pageKey(session engi.SessionID, key string) string {
 var errNoPage = engi.Errorf(engi.NotFound, "the session has no page yet")
 
 func (s pageStore) Get(ctx context.Context, session engi.SessionID) (page.Record, error) {
-	return first(ctx, s.db.read, errNoPage, scanPage, `SELECT `+pageColumns+` FROM uis WHERE session = ?`, session)
+	return first(ctx, s.db.read, errNoPage, scanPage, `SELECT `+pageColumns+` FROM pages WHERE session = ?`, session)
 }
 
 func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r *page.Record, emit page.Emit) error) (r page.Record, err error) {
@@ -47,7 +47,7 @@ func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r 
 		if err != nil {
 			return err
 		}
-		found, err := list(ctx, t, scanPage, `SELECT `+pageColumns+` FROM uis WHERE session = ?`, session)
+		found, err := list(ctx, t, scanPage, `SELECT `+pageColumns+` FROM pages WHERE session = ?`, session)
 		if err != nil {
 			return err
 		}
@@ -72,14 +72,14 @@ func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r 
 			return engi.Errorf(engi.Invalid, "encode page: %v", err)
 		}
 		if len(found) == 0 {
-			_, err = t.exec(ctx, `INSERT INTO uis (`+pageColumns+`, busy) VALUES (`+marks(8)+`)`, session, owner, r.HTML, r.Seq, r.First, nanos(r.Updated), detail.String(), r.Busy())
+			_, err = t.exec(ctx, `INSERT INTO pages (`+pageColumns+`, busy) VALUES (`+marks(8)+`)`, session, owner, r.HTML, r.Seq, r.First, nanos(r.Updated), detail.String(), r.Busy())
 			return err
 		}
-		if _, err := t.exec(ctx, `UPDATE uis SET seq = ?, first = ?, updated = ?, detail = ?, busy = ? WHERE session = ?`, r.Seq, r.First, nanos(r.Updated), detail.String(), r.Busy(), session); err != nil {
+		if _, err := t.exec(ctx, `UPDATE pages SET seq = ?, first = ?, updated = ?, detail = ?, busy = ? WHERE session = ?`, r.Seq, r.First, nanos(r.Updated), detail.String(), r.Busy(), session); err != nil {
 			return err
 		}
 		if r.HTML != before {
-			_, err = t.exec(ctx, `UPDATE uis SET html = ? WHERE session = ?`, r.HTML, session)
+			_, err = t.exec(ctx, `UPDATE pages SET html = ? WHERE session = ?`, r.HTML, session)
 		}
 		return err
 	})
@@ -87,7 +87,7 @@ func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r 
 }
 
 func (s pageStore) Busy(ctx context.Context) ([]engi.SessionID, error) {
-	return list(ctx, s.db.read, value[engi.SessionID], `SELECT session FROM uis WHERE busy = 1 ORDER BY session`)
+	return list(ctx, s.db.read, value[engi.SessionID], `SELECT session FROM pages WHERE busy = 1 ORDER BY session`)
 }
 
 func (s pageStore) EventByIdempotencyKey(ctx context.Context, owner engi.Owner, session engi.SessionID, key string) (idempotency.Event, error) {

@@ -66,23 +66,23 @@ func TestPagesAreTheList(t *testing.T) {
 	keyID, secretID := idsOf(func(x engi.Key) string { return x.ID }), idsOf(func(x engi.Secret) string { return string(x.ID) })
 	sshID, snapshotID := idsOf(func(x engi.SSHKey) string { return string(x.ID) }), idsOf(func(x engi.Snapshot) string { return string(x.ID) })
 	volumeID, docID := idsOf(func(x volume.Record) string { return string(x.ID) }), idsOf(func(x docs.Record) string { return string(x.ID) })
-	for noun, list := range map[string]func(engi.Owner, engi.Paging) ([]string, error){
-		"keys":    func(o engi.Owner, p engi.Paging) ([]string, error) { return keyID(keys.List(ctx, o, p)) },
-		"ssh":     func(o engi.Owner, p engi.Paging) ([]string, error) { return sshID(ssh.List(ctx, o, p)) },
-		"secrets": func(o engi.Owner, p engi.Paging) ([]string, error) { return secretID(vault.List(ctx, o, p)) },
-		"snapshots": func(o engi.Owner, p engi.Paging) ([]string, error) {
-			return snapshotID(snapshots.List(ctx, snapshot.Filter{Owner: o, Page: p}))
+	for noun, list := range map[string]func(engi.Viewer, engi.Paging) ([]string, error){
+		"keys":    func(o engi.Viewer, p engi.Paging) ([]string, error) { return keyID(keys.List(ctx, o, p)) },
+		"ssh":     func(o engi.Viewer, p engi.Paging) ([]string, error) { return sshID(ssh.List(ctx, o, p)) },
+		"secrets": func(o engi.Viewer, p engi.Paging) ([]string, error) { return secretID(vault.List(ctx, o, p)) },
+		"snapshots": func(o engi.Viewer, p engi.Paging) ([]string, error) {
+			return snapshotID(snapshots.List(ctx, o, snapshot.Filter{Page: p}))
 		},
-		"snapshots of a sandbox": func(o engi.Owner, p engi.Paging) ([]string, error) {
-			return snapshotID(snapshots.List(ctx, snapshot.Filter{Owner: o, Sandbox: box, Page: p}))
+		"snapshots of a sandbox": func(o engi.Viewer, p engi.Paging) ([]string, error) {
+			return snapshotID(snapshots.List(ctx, o, snapshot.Filter{Sandbox: box, Page: p}))
 		},
-		"volumes": func(o engi.Owner, p engi.Paging) ([]string, error) {
-			return volumeID(volumes.List(ctx, volume.Filter{Owner: o, Page: p}))
+		"volumes": func(o engi.Viewer, p engi.Paging) ([]string, error) {
+			return volumeID(volumes.List(ctx, o, volume.Filter{Page: p}))
 		},
-		"documents": func(o engi.Owner, p engi.Paging) ([]string, error) {
+		"documents": func(o engi.Viewer, p engi.Paging) ([]string, error) {
 			f := docs.Filter{Documents: true, Page: p}
-			if o != "" {
-				f.Collections = []string{"d:" + string(o), "d:"}
+			if o != engi.Everyone {
+				f.Collections = slices.Compact([]string{"d:" + string(o), "d:"})
 			}
 			return docID(documents.Records(ctx, f))
 		},
@@ -96,10 +96,15 @@ func TestPagesAreTheList(t *testing.T) {
 			t.Fatal(err)
 		}
 		bobs = slices.DeleteFunc(bobs, func(id string) bool { return slices.Contains(anns, id) }) // the node's
-		for _, owner := range []engi.Owner{"bob", "ann", "", "eve"} {
+		for _, owner := range []engi.Viewer{"bob", "ann", "", engi.Everyone, "eve"} {
 			whole, err := list(owner, engi.Paging{})
 			if err != nil || len(whole) < 4 && owner != "eve" {
 				t.Fatalf("%s of %q: %q, %v", noun, owner, whole, err)
+			}
+			for _, id := range bobs {
+				if sees := owner == "bob" || owner == engi.Everyone; slices.Contains(whole, id) != sees {
+					t.Errorf("%s of %q: %q is there: %v", noun, owner, id, !sees)
+				}
 			}
 			for limit := 1; limit <= len(whole)+1; limit++ {
 				var got []string

@@ -77,8 +77,8 @@ func selected(ctx context.Context, db *DB, p engi.Paging, table string, w where)
 
 // byName returns the order by name and then owner. For a single owner the name suffices. SQLite
 // has an index for each.
-func byName(owner engi.Owner) []string {
-	if owner != "" {
+func byName(viewer engi.Viewer) []string {
+	if viewer != engi.Everyone {
 		return []string{`name`}
 	}
 	return []string{`name`, `owner`}
@@ -159,13 +159,17 @@ func (w *where) and(cond bool, text string, args ...any) {
 	}
 }
 
-// owned adds the condition that a record belongs to owner, unless owner is empty. "? = ” OR owner = ?"
-// would be equivalent, but SQLite would read all records.
-func (w *where) owned(owner engi.Owner) { w.and(owner != "", `owner = ?`, string(owner)) }
+// owned adds the condition that viewer sees a record. "? = '*' OR owner = ?" would be equivalent,
+// but SQLite would read all records.
+func (w *where) owned(viewer engi.Viewer) {
+	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
+}
 
 // ownedFew is owned for queries whose other conditions leave few records. The plus keeps SQLite
 // from using the index of all of the owner's records.
-func (w *where) ownedFew(owner engi.Owner) { w.and(owner != "", `+owner = ?`, string(owner)) }
+func (w *where) ownedFew(viewer engi.Viewer) {
+	w.and(viewer != engi.Everyone, `+owner = ?`, string(viewer))
+}
 
 func (w *where) String() string {
 	if len(w.text) == 0 {

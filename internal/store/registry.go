@@ -77,16 +77,16 @@ func (s registryStore) Put(ctx context.Context, x registry.Template) (err error)
 
 const registryColumns = `id, owner, name, detail, created, updated`
 
-func (s registryStore) Get(ctx context.Context, owner engi.Owner, idOrName string) (registry.Template, error) {
+func (s registryStore) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (registry.Template, error) {
 	return first(ctx, s.db.read, errNoTemplate, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates
-		WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) ORDER BY id = ? DESC, owner LIMIT 1`, idOrName, idOrName, owner, owner, idOrName)
+		WHERE (id = ? OR name = ?) AND (? = '*' OR owner = ?) ORDER BY id = ? DESC, owner LIMIT 1`, idOrName, idOrName, viewer, viewer, idOrName)
 }
 
 var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")
 
-func (s registryStore) List(ctx context.Context, owner engi.Owner) ([]registry.Template, error) {
+func (s registryStore) List(ctx context.Context, viewer engi.Viewer) ([]registry.Template, error) {
 	var w where
-	w.owned(owner)
+	w.owned(viewer)
 	return list(ctx, s.db.read, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates`+w.String()+` ORDER BY name, id`, w.args...)
 }
 

@@ -49,7 +49,7 @@ func registryPromises(t *testing.T, open func(*testing.T) registry.Store) {
 		changed := one
 		changed.Name, changed.Builds = "other", changed.Builds[:1]
 		put(t, s, changed)
-		got, err := s.Get(t.Context(), "", "one")
+		got, err := s.Get(t.Context(), engi.Everyone, "one")
 		if err != nil || got.Name != "other" || len(got.Builds) != 1 {
 			t.Errorf("got %+v, %v", got, err)
 		}
@@ -61,16 +61,16 @@ func registryPromises(t *testing.T, open func(*testing.T) registry.Store) {
 		kind(t, err, engi.NotFound)
 		_, err = s.Get(t.Context(), "cleo", "app")
 		kind(t, err, engi.NotFound)
-		if got, err := s.Get(t.Context(), "", "two"); err != nil || got.Owner != "ben" {
+		if got, err := s.Get(t.Context(), engi.Everyone, "two"); err != nil || got.Owner != "ben" {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		put(t, s, registry.Template{ID: "zzz", Name: "app"})
-		if got, err := s.Get(t.Context(), "", "app"); err != nil || got.ID != "zzz" {
+		if got, err := s.Get(t.Context(), engi.Everyone, "app"); err != nil || got.ID != "zzz" {
 			t.Errorf("the node's own comes first: got %+v, %v", got, err)
 		}
-		for owner, want := range map[engi.Owner]int{"ann": 1, "ben": 1, "cleo": 0, "": 3} {
-			if list, err := s.List(t.Context(), owner); err != nil || len(list) != want {
-				t.Errorf("%q has %d templates, want %d (%v)", owner, len(list), want, err)
+		for viewer, want := range map[engi.Viewer]int{"ann": 1, "ben": 1, "cleo": 0, "": 1, engi.Everyone: 3} {
+			if list, err := s.List(t.Context(), viewer); err != nil || len(list) != want {
+				t.Errorf("%q has %d templates, want %d (%v)", viewer, len(list), want, err)
 			}
 		}
 		kind(t, s.Put(t.Context(), registry.Template{ID: "three", Owner: "ann", Name: "app"}), engi.Conflict)
@@ -78,9 +78,9 @@ func registryPromises(t *testing.T, open func(*testing.T) registry.Store) {
 	t.Run("an ID goes before a name", func(t *testing.T) {
 		s := open(t)
 		put(t, s, registry.Template{ID: "a", Owner: "aaa", Name: "one"}, registry.Template{ID: "b", Name: "one"}, one, registry.Template{ID: "c", Owner: "ann", Name: "one"})
-		for _, owner := range []engi.Owner{"", "ann"} {
-			if got, err := s.Get(t.Context(), owner, "one"); err != nil || got.ID != "one" {
-				t.Errorf("%q gets %+v, %v", owner, got, err)
+		for _, viewer := range []engi.Viewer{engi.Everyone, "ann"} {
+			if got, err := s.Get(t.Context(), viewer, "one"); err != nil || got.ID != "one" {
+				t.Errorf("%q gets %+v, %v", viewer, got, err)
 			}
 		}
 		if got, err := s.Get(t.Context(), "aaa", "one"); err != nil || got.ID != "a" {
@@ -126,7 +126,7 @@ func registryPromises(t *testing.T, open func(*testing.T) registry.Store) {
 				t.Fatal(err)
 			}
 		}
-		_, err := s.Get(t.Context(), "", "one")
+		_, err := s.Get(t.Context(), engi.Everyone, "one")
 		kind(t, err, engi.NotFound)
 		if got, err := s.Lines(t.Context(), "b1", 0, 10); err != nil || len(got) != 0 {
 			t.Errorf("a removed template has %d lines (%v)", len(got), err)

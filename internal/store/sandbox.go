@@ -143,14 +143,14 @@ const (
 
 var errNoSandbox = engi.Errorf(engi.NotFound, "no such sandbox")
 
-func (f fleetStore) GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
+func (f fleetStore) GetSandbox(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox %s", id)
-	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (f fleetStore) ListSandboxes(ctx context.Context, owner engi.Owner) (_ []fleet.SandboxRecord, err error) {
+func (f fleetStore) ListSandboxes(ctx context.Context, viewer engi.Viewer) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list sandboxes")
-	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE state <> 'stopped' AND (? = '' OR owner = ?) ORDER BY seq DESC`, owner, owner)
+	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE state <> 'stopped' AND (? = '*' OR owner = ?) ORDER BY seq DESC`, viewer, viewer)
 }
 
 // LiveSandboxes returns the sandboxes that are not stopped.
@@ -453,11 +453,11 @@ func (f fleetStore) SandboxByIdempotencyKey(ctx context.Context, owner engi.Owne
 	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
 }
 
-func (f fleetStore) EndedSandboxes(ctx context.Context, owner engi.Owner, after fleet.SandboxRecord, limit int) (_ []fleet.SandboxRecord, err error) {
+func (f fleetStore) EndedSandboxes(ctx context.Context, viewer engi.Viewer, after fleet.SandboxRecord, limit int) (_ []fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "list stopped sandboxes")
 	var w where
 	w.and(true, `state = 'stopped'`)
-	w.owned(owner)
+	w.owned(viewer)
 	w.and(after.ID != "", `created <= ? AND (created < ? OR id > ?)`, nanos(after.Created), nanos(after.Created), string(after.ID))
 	return list(ctx, f.db.read, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes`+w.String()+` ORDER BY created DESC, id LIMIT ?`, append(w.args, limit)...)
 }

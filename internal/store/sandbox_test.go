@@ -64,7 +64,7 @@ func TestSandboxEvents(t *testing.T) {
 		`sandbox.paused anna {"from":"running",` + made + `}`,
 		`sandbox.stopped anna {"from":"paused",` + made + `}`,
 	}
-	events, err := log.List(t.Context(), "", engi.EventFilter{Subject: string(s.ID), Oldest: true})
+	events, err := log.List(t.Context(), engi.Everyone, engi.EventFilter{Subject: string(s.ID), Oldest: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (s secretStore) Put(ctx context.Context, sec engi.Secret, v secret.Sealed) 
 	})
 }
 
-func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, secret.Sealed, error) {
+func (s secretStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Secret, secret.Sealed, error) {
 	type found struct {
 		engi.Secret
 		sealed secret.Sealed
@@ -47,17 +47,17 @@ func (s secretStore) Find(ctx context.Context, owner engi.Owner, idOrName string
 	x, err := named(ctx, s.db.read, "secret", errNoSecret, func(x found) engi.Owner { return cmp.Or(x.Owner, "another") }, func(row scanner) (x found, err error) {
 		x.Secret, err = scanSecretWith(row, &x.sealed.Key, &x.sealed.Data)
 		return x, err
-	}, `SELECT `+secretColumns+`, key, value FROM secrets WHERE (id = ? OR name = ?) AND (? = '' OR owner = ?) LIMIT 2`, idOrName, idOrName, owner, owner)
+	}, `SELECT `+secretColumns+`, key, value FROM secrets WHERE (id = ? OR name = ?) AND (? = '*' OR owner = ?) LIMIT 2`, idOrName, idOrName, viewer, viewer)
 	return x.Secret, x.sealed, err
 }
 
 var errNoSecret = engi.Errorf(engi.NotFound, "no such secret")
 
-func (s secretStore) List(ctx context.Context, owner engi.Owner, after engi.Secret, most int) ([]engi.Secret, error) {
+func (s secretStore) List(ctx context.Context, viewer engi.Viewer, after engi.Secret, most int) ([]engi.Secret, error) {
 	var w where
-	w.owned(owner)
-	w.and(after.Name != "" && owner != "", `name > ?`, after.Name)
-	w.and(after.Name != "" && owner == "", `(name, owner) > (?, ?)`, after.Name, after.Owner)
+	w.owned(viewer)
+	w.and(after.Name != "" && viewer != engi.Everyone, `name > ?`, after.Name)
+	w.and(after.Name != "" && viewer == engi.Everyone, `(name, owner) > (?, ?)`, after.Name, after.Owner)
 	return list(ctx, s.db.read, scanSecret, `SELECT `+secretColumns+` FROM secrets`+w.String()+` ORDER BY name, owner LIMIT ?`, append(w.args, limit(most))...)
 }
 

@@ -47,36 +47,36 @@ func secretPromises(t *testing.T, open func(*testing.T) secret.Store) {
 		only.Metadata, only.Hosts = nil, nil
 		put(t, s, only, "k2")
 		for _, c := range []struct {
-			owner engi.Owner
-			by    string
-			want  engi.Secret
-		}{{"ann", "x", a}, {"ann", string(a.ID), a}, {"bob", "x", b}, {"", string(b.ID), b}, {"", "only", only}} {
-			got, v, err := s.Find(t.Context(), c.owner, c.by)
+			viewer engi.Viewer
+			by     string
+			want   engi.Secret
+		}{{"ann", "x", a}, {"ann", string(a.ID), a}, {"bob", "x", b}, {engi.Everyone, string(b.ID), b}, {engi.Everyone, "only", only}} {
+			got, v, err := s.Find(t.Context(), c.viewer, c.by)
 			if err != nil || cmp.Diff(c.want, got) != "" || string(v.Data) != string(c.want.ID) {
-				t.Errorf("find %s of %q: %v\n%s", c.by, c.owner, err, cmp.Diff(c.want, got))
+				t.Errorf("find %s of %q: %v\n%s", c.by, c.viewer, err, cmp.Diff(c.want, got))
 			}
 		}
 		for _, c := range []struct {
-			owner engi.Owner
-			by    string
-		}{{"ann", "only"}, {"ann", string(b.ID)}, {"ann", "X"}, {"ann", ""}, {"", "none"}} {
-			_, _, err := s.Find(t.Context(), c.owner, c.by)
+			viewer engi.Viewer
+			by     string
+		}{{"ann", "only"}, {"ann", string(b.ID)}, {"ann", "X"}, {"ann", ""}, {engi.Everyone, "none"}, {"", "x"}, {"", string(b.ID)}} {
+			_, _, err := s.Find(t.Context(), c.viewer, c.by)
 			wantKind(t, "find "+c.by, err, engi.NotFound)
 		}
-		_, _, err := s.Find(t.Context(), "", "x")
+		_, _, err := s.Find(t.Context(), engi.Everyone, "x")
 		wantKind(t, "a name of two owners", err, engi.Conflict)
 	})
 	t.Run("3 List", func(t *testing.T) {
 		s := open(t)
 		b, a2, a1 := put(t, s, of("bob", "m"), "k"), put(t, s, of("ann", "m"), "k"), put(t, s, of("ann", "b"), "k")
-		for owner, want := range map[engi.Owner][]engi.Secret{"ann": {a1, a2}, "bob": {b}, "": {a1, a2, b}, "eve": nil} {
-			got, err := s.List(t.Context(), owner, engi.Secret{}, 0)
+		for viewer, want := range map[engi.Viewer][]engi.Secret{"ann": {a1, a2}, "bob": {b}, engi.Everyone: {a1, a2, b}, "eve": nil, "": nil} {
+			got, err := s.List(t.Context(), viewer, engi.Secret{}, 0)
 			if d := cmp.Diff(want, got); err != nil || d != "" {
-				t.Errorf("list of %q: %v\n%s", owner, err, d)
+				t.Errorf("list of %q: %v\n%s", viewer, err, d)
 			}
-			if owner != "" {
-				if n, err := s.Count(t.Context(), owner); n != len(want) || err != nil {
-					t.Errorf("count of %q: %d, %v", owner, n, err)
+			if viewer != engi.Everyone {
+				if n, err := s.Count(t.Context(), viewer.Owner()); n != len(want) || err != nil {
+					t.Errorf("count of %q: %d, %v", viewer, n, err)
 				}
 			}
 		}

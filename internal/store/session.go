@@ -123,12 +123,12 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRemedy("'engi session list' shows yours")
 
 // Find prefers the session that has the name now to the last one that had it earlier.
-func (f sessionStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (session.Record, error) {
+func (f sessionStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (session.Record, error) {
 	now, then := where{}, where{}
 	now.and(true, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName)
-	now.ownedFew(owner)
+	now.ownedFew(viewer)
 	then.and(true, `name = ? AND name <> '' AND ended > 0`, idOrName)
-	then.ownedFew(owner)
+	then.ownedFew(viewer)
 	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
 		`SELECT `+sessionColumns+` FROM sessions`+now.String()+` ORDER BY owner = '' DESC LIMIT 2`, now.args...)
 	if !engi.Is(err, engi.NotFound) {

@@ -38,22 +38,22 @@ func TestSessionStore(t *testing.T) {
 	if err := f.Put(t.Context(), same); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Find(t.Context(), "", "s"); !engi.Is(err, engi.Conflict) {
+	if _, err := f.Find(t.Context(), engi.Everyone, "s"); !engi.Is(err, engi.Conflict) {
 		t.Errorf("a name of two owners: %v", err)
 	}
 	for _, c := range []struct {
-		owner engi.Owner
-		key   string
-		found bool
+		viewer engi.Viewer
+		key    string
+		found  bool
 	}{
-		{"ann", string(r.ID), true}, {"ann", "s", true}, {"", string(r.ID), true}, {"bob", string(r.ID), false}, {"ann", "", false}, {"ann", "t", false},
+		{"ann", string(r.ID), true}, {"ann", "s", true}, {engi.Everyone, string(r.ID), true}, {"", string(r.ID), false}, {"", "s", false}, {"bob", string(r.ID), false}, {"ann", "", false}, {"ann", "t", false},
 	} {
-		got, err := f.Find(t.Context(), c.owner, c.key)
+		got, err := f.Find(t.Context(), c.viewer, c.key)
 		if (err == nil) != c.found || err != nil && !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s as %q: %v", c.key, c.owner, err)
+			t.Errorf("%s as %q: %v", c.key, c.viewer, err)
 		}
 		if d := cmp.Diff(r, got); c.found && d != "" {
-			t.Errorf("%s as %q: %s", c.key, c.owner, d)
+			t.Errorf("%s as %q: %s", c.key, c.viewer, d)
 		}
 	}
 	if got, err := f.ByIdempotencyKey(t.Context(), "ann", "k"); err != nil || got.ID != r.ID {

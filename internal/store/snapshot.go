@@ -63,20 +63,20 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	})
 }
 
-func (f snapshotStore) Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error) {
+func (f snapshotStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string, now time.Time) (engi.Snapshot, error) {
 	if idOrName == "" {
 		return engi.Snapshot{}, errNoSnapshot
 	}
 	w := snapshotsSeen(now)
 	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
-	w.ownedFew(owner)
+	w.ownedFew(viewer)
 	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, f.db.scanSnapshot,
 		`SELECT `+snapshotColumns+` FROM snapshots`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
 }
 
 var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 
-func (f snapshotStore) List(ctx context.Context, q snapshot.Filter) ([]engi.Snapshot, error) {
+func (f snapshotStore) List(ctx context.Context, viewer engi.Viewer, q snapshot.Filter) ([]engi.Snapshot, error) {
 	w := snapshotsSeen(q.Now)
 	if q.Removed {
 		w = where{}
@@ -84,9 +84,9 @@ func (f snapshotStore) List(ctx context.Context, q snapshot.Filter) ([]engi.Snap
 	}
 	if q.Sandbox != "" {
 		w.and(true, `sandbox = ?`, string(q.Sandbox))
-		w.ownedFew(q.Owner)
+		w.ownedFew(viewer)
 	} else {
-		w.owned(q.Owner)
+		w.owned(viewer)
 	}
 	return listPage(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
 }

@@ -49,7 +49,7 @@ func (s SpendStore) Total(ctx context.Context, owner engi.Owner, since time.Time
 }
 
 // ModelUsage implements [engi.UsageReporter].
-func (s SpendStore) ModelUsage(ctx context.Context, owner engi.Owner, since time.Time) (_ []engi.ModelUsage, err error) {
+func (s SpendStore) ModelUsage(ctx context.Context, viewer engi.Viewer, since time.Time) (_ []engi.ModelUsage, err error) {
 	defer engi.Annotate(&err, "list what was spent")
 	return list(ctx, s.db.read, func(row scanner) (x engi.ModelUsage, err error) {
 		var n int64
@@ -58,5 +58,5 @@ func (s SpendStore) ModelUsage(ctx context.Context, owner engi.Owner, since time
 		x.Day = time.Unix(n*int64(day/time.Second), 0).UTC()
 		return x, err
 	}, `SELECT owner, day, model, calls, input, output, reasoning, cache_read, cache_write, cost
-		FROM spend WHERE (? = '' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, owner, owner, dayOf(since))
+		FROM spend WHERE (? = '*' OR owner = ?) AND day >= ? ORDER BY day DESC, owner, model LIMIT 10000`, viewer, viewer, dayOf(since))
 }

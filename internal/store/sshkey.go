@@ -45,13 +45,13 @@ func (s sshKeyStore) Find(ctx context.Context, fingerprint string) (engi.SSHKey,
 	return first(ctx, s.db.read, errNoSSHKey, scanSSHKey, `SELECT `+sshKeyColumns+` FROM ssh_keys WHERE fingerprint = ?`, fingerprint)
 }
 
-func (s sshKeyStore) Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) (engi.SSHKey, error) {
-	return first(ctx, s.db.read, errNoSSHKey, scanSSHKey, `SELECT `+sshKeyColumns+` FROM ssh_keys WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+func (s sshKeyStore) Get(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) (engi.SSHKey, error) {
+	return first(ctx, s.db.read, errNoSSHKey, scanSSHKey, `SELECT `+sshKeyColumns+` FROM ssh_keys WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (s sshKeyStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error) {
+func (s sshKeyStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.SSHKey, error) {
 	var w where
-	w.owned(owner)
+	w.owned(viewer)
 	return listPage(ctx, s.db, p, scanSSHKey, sshKeyColumns, `ssh_keys`, w, false, `seq`)
 }
 
@@ -62,10 +62,10 @@ func (s sshKeyStore) Used(ctx context.Context, id engi.SSHKeyID, at time.Time) e
 	})
 }
 
-func (s sshKeyStore) Remove(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) error {
+func (s sshKeyStore) Remove(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) error {
 	return change(ctx, s.db, errNoSSHKey, scanSSHKey, func(t *tx, k engi.SSHKey) error {
 		return t.record(ctx, k.Owner, string(id), engi.EventSSHKeyDeleted, map[string]any{"name": k.Name, "fingerprint": k.Fingerprint})
-	}, `DELETE FROM ssh_keys WHERE id = ? AND (? = '' OR owner = ?) RETURNING `+sshKeyColumns, id, owner, owner)
+	}, `DELETE FROM ssh_keys WHERE id = ? AND (? = '*' OR owner = ?) RETURNING `+sshKeyColumns, id, viewer, viewer)
 }
 
 func scanSSHKey(row scanner) (k engi.SSHKey, err error) {

@@ -44,13 +44,13 @@ func (s terminalStore) Put(ctx context.Context, x engi.TerminalInfo) (err error)
 	})
 }
 
-func (s terminalStore) Find(ctx context.Context, owner engi.Owner, id engi.TerminalID) (engi.TerminalInfo, error) {
-	return first(ctx, s.db.read, errNoTerminal, scanTerminal, `SELECT `+terminalColumns+` FROM terminals WHERE id = ? AND (? = '' OR owner = ?)`, id, owner, owner)
+func (s terminalStore) Find(ctx context.Context, viewer engi.Viewer, id engi.TerminalID) (engi.TerminalInfo, error) {
+	return first(ctx, s.db.read, errNoTerminal, scanTerminal, `SELECT `+terminalColumns+` FROM terminals WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (s terminalStore) List(ctx context.Context, owner engi.Owner, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error) {
+func (s terminalStore) List(ctx context.Context, viewer engi.Viewer, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error) {
 	var w where
-	w.and(owner != "", `owner = ?`, owner)
+	w.owned(viewer)
 	w.and(session != "", `session = ?`, session)
 	w.and(session == "" && sandbox != "", `sandbox = ?`, sandbox)
 	return list(ctx, s.db.read, scanTerminal, `SELECT `+terminalColumns+` FROM terminals`+w.String()+` ORDER BY seq DESC`, w.args...)

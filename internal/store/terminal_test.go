@@ -36,18 +36,19 @@ func TestTerminalsAndLinks(t *testing.T) {
 		t.Errorf("somebody else's: %v", err)
 	}
 	for what, try := range map[string]struct {
-		owner   engi.Owner
+		viewer  engi.Viewer
 		session engi.SessionID
 		sandbox engi.SandboxID
 		want    int
 	}{
-		"all":           {"", "", "", 2},
+		"all":           {engi.Everyone, "", "", 2},
 		"an owner's":    {"ann", "", "", 1},
 		"a session's":   {"ann", mine.Session, "", 1},
-		"a sandbox's":   {"", "", other.Sandbox, 1},
+		"a sandbox's":   {engi.Everyone, "", other.Sandbox, 1},
+		"the node's":    {"", "", "", 0},
 		"of the others": {"bob", mine.Session, "", 0},
 	} {
-		if all, err := s.List(t.Context(), try.owner, try.session, try.sandbox); err != nil || len(all) != try.want {
+		if all, err := s.List(t.Context(), try.viewer, try.session, try.sandbox); err != nil || len(all) != try.want {
 			t.Errorf("%s: %v, %v", what, all, err)
 		}
 	}

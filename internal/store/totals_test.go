@@ -30,9 +30,9 @@ func TestTotalsAreWhatThereIs(t *testing.T) {
 		owner, name := owners[random.IntN(len(owners))], fmt.Sprint("n", i)
 		bytes := random.Int64N(1 << 40)
 		now := time.Now()
-		vs, err := volumes.List(ctx, volume.Filter{Owner: "ann", Removed: i%2 == 0})
+		vs, err := volumes.List(ctx, "ann", volume.Filter{Removed: i%2 == 0})
 		fatal(err)
-		ss, err := snapshots.List(ctx, snapshot.Filter{Owner: "ann", Removed: i%2 == 0})
+		ss, err := snapshots.List(ctx, "ann", snapshot.Filter{Removed: i%2 == 0})
 		fatal(err)
 		xs, err := secrets.List(ctx, "ann", engi.Secret{}, 0)
 		fatal(err)
@@ -80,19 +80,19 @@ func TestTotalsAreWhatThereIs(t *testing.T) {
 				want[noun] = total{want[noun].count + count, want[noun].bytes + bytes}
 			}
 		}
-		vs, err := volumes.List(ctx, volume.Filter{})
+		vs, err := volumes.List(ctx, engi.Everyone, volume.Filter{})
 		fatal(err)
 		for _, v := range vs {
 			add("volume", v.Owner, 1, v.Capacity)
 		}
 		for _, removed := range []bool{false, true} {
-			ss, err := snapshots.List(ctx, snapshot.Filter{Removed: removed})
+			ss, err := snapshots.List(ctx, engi.Everyone, snapshot.Filter{Removed: removed})
 			fatal(err)
 			for _, s := range ss {
 				add("snapshot", s.Owner, map[bool]int{false: 1}[removed], s.Bytes)
 			}
 		}
-		xs, err := secrets.List(ctx, "", engi.Secret{}, 0)
+		xs, err := secrets.List(ctx, engi.Everyone, engi.Secret{}, 0)
 		fatal(err)
 		for _, x := range xs {
 			add("secret", x.Owner, 1, 0)

@@ -33,25 +33,25 @@ func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 	})
 }
 
-func (f volumeStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (volume.Record, error) {
+func (f volumeStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (volume.Record, error) {
 	var w where
 	w.and(true, `removed = 0 AND (id = ? OR name = ?)`, idOrName, idOrName)
-	w.ownedFew(owner)
+	w.ownedFew(viewer)
 	return named(ctx, f.db.read, "volume", errNoVolume, func(r volume.Record) engi.Owner { return r.Owner }, scanVolume,
 		`SELECT `+volumeColumns+` FROM volumes`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
 }
 
 var errNoVolume = engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
 
-func (f volumeStore) List(ctx context.Context, q volume.Filter) ([]volume.Record, error) {
+func (f volumeStore) List(ctx context.Context, viewer engi.Viewer, q volume.Filter) ([]volume.Record, error) {
 	var w where
 	w.and(!q.Removed, `removed = 0`)
 	w.and(q.Removed, `removed = 1`)
-	w.owned(q.Owner)
+	w.owned(viewer)
 	w.and(q.Held || q.Holder != "", `holder <> ''`)
 	w.and(q.Holder != "", `holder = ?`, q.Holder)
 	w.and(!q.Expired.IsZero(), `ttl > 0 AND accessed + ttl < ? AND holder = ''`, nanos(q.Expired))
-	return listPage(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(q.Owner)...)
+	return listPage(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(viewer)...)
 }
 
 func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {

@@ -215,23 +215,22 @@ func (t *tx) collaborate(ctx context.Context, r workspace.Record) error {
 	return nil
 }
 
-// shared adds the condition that owner owns a workspace or is its collaborator, unless owner is
-// empty.
-func (w *where) shared(owner engi.Owner) {
-	w.and(owner != "", `(owner = ? OR id IN (SELECT workspace FROM workspace_collaborators WHERE owner = ?))`, string(owner), string(owner))
+// shared adds the condition that viewer sees a workspace as its owner or as a collaborator.
+func (w *where) shared(viewer engi.Viewer) {
+	w.and(viewer != engi.Everyone, `(owner = ? OR id IN (SELECT workspace FROM workspace_collaborators WHERE owner = ?))`, string(viewer), string(viewer))
 }
 
-func (s workspaceStore) Find(ctx context.Context, owner engi.Owner, idOrName string) (none workspace.Record, err error) {
+func (s workspaceStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (none workspace.Record, err error) {
 	var w where
 	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
-	w.shared(owner)
-	all, err := list(ctx, s.db.read, s.db.scanWorkspace, workspaceFrom+w.String()+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(owner))...)
+	w.shared(viewer)
+	all, err := list(ctx, s.db.read, s.db.scanWorkspace, workspaceFrom+w.String()+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(viewer.Owner()))...)
 	switch {
 	case err != nil:
 		return none, err
 	case len(all) == 0:
 		return none, errNoWorkspace
-	case len(all) > 1 && all[0].Owner != owner:
+	case len(all) > 1 && all[0].Owner != viewer.Owner():
 		return none, engi.Errorf(engi.Conflict, "several owners have a workspace of that name").WithRemedy("use its ID")
 	}
 	return all[0], nil
@@ -241,9 +240,9 @@ func (s workspaceStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, 
 	return first(ctx, s.db.read, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
 }
 
-func (s workspaceStore) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]workspace.Record, error) {
+func (s workspaceStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]workspace.Record, error) {
 	var w where
-	w.shared(owner)
+	w.shared(viewer)
 	return listPage(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
 }
 

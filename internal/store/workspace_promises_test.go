@@ -77,7 +77,7 @@ func wantKind(t *testing.T, err error, want engi.Kind) {
 // events returns the types of the events about a workspace, the oldest first.
 func workspaceEvents(t *testing.T, f workspaceFixture, id engi.WorkspaceID) (types []string) {
 	t.Helper()
-	all, err := f.Events.List(t.Context(), "", engi.EventFilter{Subject: string(id), Oldest: true, Limit: 1000})
+	all, err := f.Events.List(t.Context(), engi.Everyone, engi.EventFilter{Subject: string(id), Oldest: true, Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,10 +142,10 @@ func workspaceFinding(t *testing.T, f workspaceFixture) {
 		putWorkspace(t, f.Store, r)
 	}
 	for _, c := range []struct {
-		owner engi.Owner
-		name  string
-		want  engi.WorkspaceID
-		kind  engi.Kind
+		viewer engi.Viewer
+		name   string
+		want   engi.WorkspaceID
+		kind   engi.Kind
 	}{
 		{"a", "x", mine.ID, 0},
 		{"a", string(yours.ID), yours.ID, 0},
@@ -155,15 +155,17 @@ func workspaceFinding(t *testing.T, f workspaceFixture) {
 		{"c", "x", "", engi.Conflict},
 		{"c", string(third.ID), third.ID, 0},
 		{"e", "x", "", engi.NotFound},
-		{"", "x", "", engi.Conflict},
-		{"", string(mine.ID), mine.ID, 0},
-		{"", "y", "", engi.NotFound},
+		{engi.Everyone, "x", "", engi.Conflict},
+		{engi.Everyone, string(mine.ID), mine.ID, 0},
+		{engi.Everyone, "y", "", engi.NotFound},
+		{"", "x", "", engi.NotFound},
+		{"", string(mine.ID), "", engi.NotFound},
 	} {
-		r, err := f.Store.Find(t.Context(), c.owner, c.name)
+		r, err := f.Store.Find(t.Context(), c.viewer, c.name)
 		if c.want == "" {
 			wantKind(t, err, c.kind)
 		} else if err != nil || r.ID != c.want {
-			t.Errorf("%q finds %s as %s: %v", c.owner, c.name, r.ID, err)
+			t.Errorf("%q finds %s as %s: %v", c.viewer, c.name, r.ID, err)
 		}
 	}
 	// Who does not work on it any more does not find it.
@@ -226,7 +228,7 @@ func workspacePages(t *testing.T, f workspaceFixture) {
 	}
 	_, err := f.Store.List(t.Context(), "a", engi.Paging{After: string(other.ID)})
 	wantKind(t, err, engi.Invalid)
-	if all, err := f.Store.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 6 {
+	if all, err := f.Store.List(t.Context(), engi.Everyone, engi.Paging{}); err != nil || len(all) != 6 {
 		t.Errorf("the node sees %d: %v", len(all), err)
 	}
 }

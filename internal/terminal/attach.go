@@ -49,9 +49,9 @@ type Attachment struct {
 
 // Attach lets a client watch a terminal, and type unless it is read-only. The
 // returned context is cancelled when the client's permission ends.
-func (m *Manager) Attach(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, v Viewer) (_ context.Context, _ *Attachment, err error) {
+func (m *Manager) Attach(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, v Viewer) (_ context.Context, _ *Attachment, err error) {
 	defer engi.Annotate(&err, "attach to %.40s", id)
-	t, l, err := m.find(ctx, owner, p, id)
+	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -23,9 +23,9 @@ const (
 )
 
 // Record writes the stored output of a terminal as a recording.
-func (m *Manager) Record(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, f Format, w func() io.Writer) (err error) {
+func (m *Manager) Record(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, f Format, w func() io.Writer) (err error) {
 	defer engi.Annotate(&err, "record terminal %.40s", id)
-	t, l, err := m.find(ctx, owner, p, id)
+	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return err
 	}

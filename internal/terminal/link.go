@@ -15,18 +15,18 @@ const secretPrefix = "engi_link_"
 var errLink = engi.Errorf(engi.Anonymous, "the link has expired, was taken back, or never was one").WithRemedy("ask for a new one")
 
 // Share creates a link, and returns its secret, which is not stored.
-func (m *Manager) Share(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
+func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
 	defer engi.Annotate(&err, "share terminal %.40s", id)
 	if ttl < time.Second || ttl > LongestLink {
 		return l, "", engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).WithRemedy("choose a time between 1s and %s", LongestLink)
 	}
-	t, _, err := m.find(ctx, owner, p, id)
+	t, _, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return l, "", err
 	}
 	m.creating.Lock()
 	defer m.creating.Unlock()
-	all, err := m.Links(ctx, owner, p, id)
+	all, err := m.Links(ctx, viewer, p, id)
 	if err != nil {
 		return l, "", err
 	}
@@ -46,8 +46,8 @@ func hashOf(secret string) []byte {
 }
 
 // Links returns the links of a terminal that have not expired, newest first.
-func (m *Manager) Links(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (valid []engi.TerminalLink, err error) {
-	t, _, err := m.find(ctx, owner, p, id)
+func (m *Manager) Links(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (valid []engi.TerminalLink, err error) {
+	t, _, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +66,8 @@ func (m *Manager) Links(ctx context.Context, owner engi.Owner, p Place, id engi.
 }
 
 // Unshare revokes a link and disconnects the viewers who used it.
-func (m *Manager) Unshare(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, link engi.TerminalLinkID) error {
-	t, _, err := m.find(ctx, owner, p, id)
+func (m *Manager) Unshare(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, link engi.TerminalLinkID) error {
+	t, _, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err := m.o.Store.Find(ctx, l.Owner, l.Terminal)
+	t, err := m.o.Store.Find(ctx, l.Owner.Viewer(), l.Terminal)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,7 +108,7 @@ func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.
 	if v.Name == "" {
 		v.Name = "guest"
 	}
-	view, a, err := m.Attach(ctx, l.Owner, Place{Session: string(t.Session), Sandbox: t.Sandbox}, t.ID, v)
+	view, a, err := m.Attach(ctx, l.Owner.Viewer(), Place{Session: string(t.Session), Sandbox: t.Sandbox}, t.ID, v)
 	if err != nil {
 		return nil, nil, err
 	}

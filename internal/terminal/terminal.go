@@ -53,16 +53,15 @@ type Spec struct {
 	Scrollback int64 // bytes of output kept; 0 means the guest's default
 }
 
-// A Store keeps terminals and links durably. Lookups only return the terminals of owner, or
-// those of all owners if owner is empty.
+// A Store keeps terminals and links durably. Look-ups return only the terminals that viewer sees.
 type Store interface {
 	// Put adds a terminal. It stores only the first of the terminal's arguments.
 	Put(ctx context.Context, t engi.TerminalInfo) error
 	// Find returns a terminal, or reports NotFound.
-	Find(ctx context.Context, owner engi.Owner, id engi.TerminalID) (engi.TerminalInfo, error)
+	Find(ctx context.Context, viewer engi.Viewer, id engi.TerminalID) (engi.TerminalInfo, error)
 	// List returns terminals, newest first: those of a session, otherwise those of a
-	// sandbox, otherwise those of an owner.
-	List(ctx context.Context, owner engi.Owner, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error)
+	// sandbox, otherwise all.
+	List(ctx context.Context, viewer engi.Viewer, session engi.SessionID, sandbox engi.SandboxID) ([]engi.TerminalInfo, error)
 	// Remove removes a terminal with its links; it returns no error if the terminal does not exist.
 	Remove(ctx context.Context, id engi.TerminalID, reason string) error
 
@@ -115,13 +114,13 @@ type located struct {
 	state   engi.State // state of the sandbox
 }
 
-func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l located, err error) {
+func (m *Manager) locate(ctx context.Context, viewer engi.Viewer, p Place) (l located, err error) {
 	l.sandbox = p.Sandbox
 	if p.Session != "" {
 		if m.o.Sessions == nil {
 			return l, engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("use terminals of sandboxes")
 		}
-		s, err := m.o.Sessions.Get(ctx, owner, p.Session)
+		s, err := m.o.Sessions.Get(ctx, viewer, p.Session)
 		if err != nil {
 			return l, err
 		}
@@ -133,7 +132,7 @@ func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l loca
 			return l, nil
 		}
 	}
-	s, err := m.o.Sandboxes.Get(ctx, owner, l.sandbox)
+	s, err := m.o.Sandboxes.Get(ctx, viewer, l.sandbox)
 	if p.Session != "" && engi.Is(err, engi.NotFound) {
 		l.sandbox = "" // the sandbox has just stopped
 		return l, nil
@@ -148,13 +147,13 @@ func (m *Manager) locate(ctx context.Context, owner engi.Owner, p Place) (l loca
 // enter returns the guest of a place. It resumes or starts the sandbox.
 func (m *Manager) enter(ctx context.Context, l located) (engi.Guest, func(), error) {
 	if l.session != "" {
-		return m.o.Sessions.Enter(ctx, l.owner, string(l.session))
+		return m.o.Sessions.Enter(ctx, l.owner.Viewer(), string(l.session))
 	}
-	return m.o.Sandboxes.Enter(ctx, l.owner, l.sandbox)
+	return m.o.Sandboxes.Enter(ctx, l.owner.Viewer(), l.sandbox)
 }
 
 // Create starts a terminal. Repeated calls with the same ID start only one.
-func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
+func (m *Manager) Create(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "create a terminal in %.140s", p)
 	if s.Size.Cols == 0 && s.Size.Rows == 0 {
 		s.Size = engi.TerminalSize{Cols: 80, Rows: 24}
@@ -165,7 +164,7 @@ func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi
 	if s.Scrollback < 0 || s.Scrollback > MaxScrollback {
 		return engi.TerminalInfo{}, engi.Errorf(engi.Invalid, "a terminal cannot keep %d bytes", s.Scrollback).WithRemedy("choose at most %d", MaxScrollback)
 	}
-	l, err := m.locate(ctx, owner, p)
+	l, err := m.locate(ctx, viewer, p)
 	if err != nil {
 		return engi.TerminalInfo{}, err
 	}
@@ -174,7 +173,7 @@ func (m *Manager) Create(ctx context.Context, owner engi.Owner, p Place, id engi
 		return engi.TerminalInfo{}, err
 	}
 	defer release()
-	if l, err = m.locate(ctx, owner, p); err != nil { // the session may have got its sandbox only now
+	if l, err = m.locate(ctx, viewer, p); err != nil { // the session may have got its sandbox only now
 		return engi.TerminalInfo{}, err
 	}
 	if l.sandbox == "" {
@@ -217,7 +216,7 @@ func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error
 	if len(t.Args) > 0 && (t.Dir != "" || s.User != "") {
 		return nil
 	}
-	box, err := m.o.Sandboxes.Get(ctx, "", t.Sandbox)
+	box, err := m.o.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -238,7 +237,7 @@ func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error
 func (m *Manager) add(ctx context.Context, t engi.TerminalInfo) error {
 	m.creating.Lock()
 	defer m.creating.Unlock()
-	all, err := m.o.Store.List(ctx, t.Owner, "", "")
+	all, err := m.o.Store.List(ctx, t.Owner.Viewer(), "", "")
 	if err != nil {
 		return err
 	}
@@ -268,7 +267,7 @@ func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []en
 	for _, t := range all {
 		known, ok := alive[t.Sandbox]
 		if !ok {
-			s, err := m.o.Sandboxes.Get(ctx, "", t.Sandbox)
+			s, err := m.o.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
 			if err != nil && !engi.Is(err, engi.NotFound) {
 				return nil, err
 			}
@@ -296,13 +295,13 @@ func CheckSize(s engi.TerminalSize) error {
 }
 
 // List returns the terminals of a place, newest first. It does not resume sandboxes.
-func (m *Manager) List(ctx context.Context, owner engi.Owner, p Place) (_ []engi.TerminalInfo, err error) {
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p Place) (_ []engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "list terminals of %.140s", p)
-	l, err := m.locate(ctx, owner, p)
+	l, err := m.locate(ctx, viewer, p)
 	if err != nil {
 		return nil, err
 	}
-	all, err := m.o.Store.List(ctx, l.owner, l.session, l.sandbox)
+	all, err := m.o.Store.List(ctx, l.owner.Viewer(), l.session, l.sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -317,7 +316,7 @@ func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) 
 	processes := map[string]engi.ProcessInfo{}
 	awake := false
 	if l.state == engi.Running && len(all) > 0 {
-		g, release, err := m.o.Sandboxes.Enter(ctx, l.owner, l.sandbox)
+		g, release, err := m.o.Sandboxes.Enter(ctx, l.owner.Viewer(), l.sandbox)
 		if err != nil {
 			return nil, err
 		}
@@ -343,12 +342,12 @@ func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) 
 }
 
 // find returns a terminal of a place.
-func (m *Manager) find(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (engi.TerminalInfo, located, error) {
-	l, err := m.locate(ctx, owner, p)
+func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (engi.TerminalInfo, located, error) {
+	l, err := m.locate(ctx, viewer, p)
 	if err != nil {
 		return engi.TerminalInfo{}, l, err
 	}
-	t, err := m.o.Store.Find(ctx, l.owner, id)
+	t, err := m.o.Store.Find(ctx, l.owner.Viewer(), id)
 	if err != nil {
 		return t, l, err
 	}
@@ -367,8 +366,8 @@ func (m *Manager) find(ctx context.Context, owner engi.Owner, p Place, id engi.T
 var errNone = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows those of a session or sandbox")
 
 // Get returns a terminal.
-func (m *Manager) Get(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (engi.TerminalInfo, error) {
-	t, l, err := m.find(ctx, owner, p, id)
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (engi.TerminalInfo, error) {
+	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return t, err
 	}
@@ -380,9 +379,9 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, p Place, id engi.Te
 }
 
 // End ends a terminal's program, and removes the terminal.
-func (m *Manager) End(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (err error) {
+func (m *Manager) End(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (err error) {
 	defer engi.Annotate(&err, "end terminal %.40s", id)
-	t, l, err := m.find(ctx, owner, p, id)
+	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return err
 	}
@@ -428,9 +427,9 @@ func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (eng
 }
 
 // Screen returns the current screen of a terminal.
-func (m *Manager) Screen(ctx context.Context, owner engi.Owner, p Place, id engi.TerminalID) (_ Screen, err error) {
+func (m *Manager) Screen(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (_ Screen, err error) {
 	defer engi.Annotate(&err, "screen of %.40s", id)
-	t, l, err := m.find(ctx, owner, p, id)
+	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return Screen{}, err
 	}

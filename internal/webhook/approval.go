@@ -31,7 +31,7 @@ func (d deciding) Request(ctx context.Context, w engi.Webhook, secret string, de
 	if !d.Wants(w, e) {
 		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s asks for no decision", e.ID, e.Type)
 	}
-	a, err := d.approvals.Get(ctx, w.Owner, engi.ApprovalID(e.Subject))
+	a, err := d.approvals.Get(ctx, w.Owner.Reach(), engi.ApprovalID(e.Subject))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +77,7 @@ func (d deciding) Answered(ctx context.Context, w engi.Webhook, e engi.Event, bo
 		}
 		x.Remember.Until = time.Now().Add(length)
 	}
-	_, err := d.approvals.Decide(engi.WithActor(ctx, string(w.ID)), w.Owner, engi.ApprovalID(e.Subject), x)
+	_, err := d.approvals.Decide(engi.WithActor(ctx, string(w.ID)), w.Owner.Reach(), engi.ApprovalID(e.Subject), x)
 	if engi.Is(err, engi.Conflict, engi.NotFound) {
 		return nil // the approval was decided before, or no longer exists
 	}

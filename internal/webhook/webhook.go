@@ -71,7 +71,7 @@ type Store interface {
 // Runs reads the runs of functions; [function.Runner] implements it.
 type Runs interface {
 	Start(ctx context.Context, function string, event engi.EventID) (engi.FunctionRun, error)
-	Runs(ctx context.Context, owner engi.Owner, f engi.FunctionFilter) ([]engi.FunctionRun, error)
+	Runs(ctx context.Context, viewer engi.Viewer, f engi.FunctionFilter) ([]engi.FunctionRun, error)
 }
 
 // A Fixed is a webhook of the configuration. It cannot be changed or removed,
@@ -224,18 +224,18 @@ func (m *Manager) Create(ctx context.Context, spec engi.WebhookSpec) (_ engi.Web
 }
 
 // Get implements [engi.Webhooks].
-func (m *Manager) Get(_ context.Context, owner engi.Owner, id engi.WebhookID) (engi.Webhook, error) {
-	h, err := m.find(owner, id)
+func (m *Manager) Get(_ context.Context, viewer engi.Viewer, id engi.WebhookID) (engi.Webhook, error) {
+	h, err := m.find(viewer, id)
 	return h.Webhook, err
 }
 
 // List implements [engi.Webhooks].
-func (m *Manager) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.Webhook, error) {
+func (m *Manager) List(_ context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Webhook, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	some := m.all
-	if owner != "" {
-		some = m.byOwner[owner]
+	if viewer != engi.Everyone {
+		some = m.byOwner[viewer.Owner()]
 	}
 	all := make([]engi.Webhook, 0, len(some))
 	for _, h := range some {
@@ -246,11 +246,11 @@ func (m *Manager) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]en
 }
 
 // Update implements [engi.Webhooks].
-func (m *Manager) Update(ctx context.Context, owner engi.Owner, id engi.WebhookID, u engi.WebhookUpdate) (_ engi.Webhook, secret string, err error) {
+func (m *Manager) Update(ctx context.Context, viewer engi.Viewer, id engi.WebhookID, u engi.WebhookUpdate) (_ engi.Webhook, secret string, err error) {
 	defer engi.Annotate(&err, "update webhook %s", id)
 	m.changes.Lock()
 	defer m.changes.Unlock()
-	h, err := m.changeable(owner, id)
+	h, err := m.changeable(viewer, id)
 	if err != nil {
 		return engi.Webhook{}, "", err
 	}
@@ -284,11 +284,11 @@ func set[T any](field, value *T) {
 }
 
 // Remove implements [engi.Webhooks].
-func (m *Manager) Remove(ctx context.Context, owner engi.Owner, id engi.WebhookID) (err error) {
+func (m *Manager) Remove(ctx context.Context, viewer engi.Viewer, id engi.WebhookID) (err error) {
 	defer engi.Annotate(&err, "remove webhook %s", id)
 	m.changes.Lock()
 	defer m.changes.Unlock()
-	h, err := m.changeable(owner, id)
+	h, err := m.changeable(viewer, id)
 	if err != nil {
 		return err
 	}
@@ -303,11 +303,11 @@ func (m *Manager) Remove(ctx context.Context, owner engi.Owner, id engi.WebhookI
 }
 
 // Deliveries implements [engi.Webhooks].
-func (m *Manager) Deliveries(ctx context.Context, owner engi.Owner, id engi.WebhookID, limit int) ([]engi.WebhookDelivery, error) {
-	if _, err := m.find(owner, id); err != nil {
+func (m *Manager) Deliveries(ctx context.Context, viewer engi.Viewer, id engi.WebhookID, limit int) ([]engi.WebhookDelivery, error) {
+	if _, err := m.find(viewer, id); err != nil {
 		return nil, err
 	}
-	runs, err := m.runs.Runs(ctx, owner, engi.FunctionFilter{Function: functionPrefix + string(id), Limit: limit})
+	runs, err := m.runs.Runs(ctx, viewer, engi.FunctionFilter{Function: functionPrefix + string(id), Limit: limit})
 	all := make([]engi.WebhookDelivery, 0, len(runs))
 	for _, r := range runs {
 		all = append(all, deliveryOf(id, r))
@@ -316,9 +316,9 @@ func (m *Manager) Deliveries(ctx context.Context, owner engi.Owner, id engi.Webh
 }
 
 // Redeliver implements [engi.Webhooks].
-func (m *Manager) Redeliver(ctx context.Context, owner engi.Owner, id engi.WebhookID, event engi.EventID) (_ engi.WebhookDelivery, err error) {
+func (m *Manager) Redeliver(ctx context.Context, viewer engi.Viewer, id engi.WebhookID, event engi.EventID) (_ engi.WebhookDelivery, err error) {
 	defer engi.Annotate(&err, "send event %s to webhook %s again", event, id)
-	h, err := m.find(owner, id)
+	h, err := m.find(viewer, id)
 	if err != nil {
 		return engi.WebhookDelivery{}, err
 	}
@@ -349,18 +349,18 @@ func (m *Manager) set(h *hook) {
 }
 
 // find returns a copy of a webhook.
-func (m *Manager) find(owner engi.Owner, id engi.WebhookID) (hook, error) {
+func (m *Manager) find(viewer engi.Viewer, id engi.WebhookID) (hook, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.all[id]
-	if h == nil || owner != "" && h.Owner != owner {
+	if h == nil || !viewer.Sees(h.Owner) {
 		return hook{}, errNone
 	}
 	return *h, nil
 }
 
-func (m *Manager) changeable(owner engi.Owner, id engi.WebhookID) (hook, error) {
-	h, err := m.find(owner, id)
+func (m *Manager) changeable(viewer engi.Viewer, id engi.WebhookID) (hook, error) {
+	h, err := m.find(viewer, id)
 	if err == nil && h.fixed {
 		err = engi.Errorf(engi.Denied, "the webhook is from the configuration").WithRemedy("change [[webhooks]] there, and restart the server")
 	}
@@ -409,7 +409,7 @@ func (m *Manager) Function(name string) (function.Function, bool) {
 	if !ok {
 		return function.Function{}, false
 	}
-	h, err := m.find("", engi.WebhookID(id))
+	h, err := m.find(engi.Everyone, engi.WebhookID(id))
 	if err != nil {
 		return function.Function{}, false
 	}
@@ -490,7 +490,7 @@ type result struct {
 func (m *Manager) deliver(ctx context.Context, r *function.Run) (any, error) {
 	id := engi.WebhookID(strings.TrimPrefix(r.Function, functionPrefix))
 	return function.Step(ctx, r, "deliver", func(ctx context.Context) (result, error) {
-		h, err := m.find("", id)
+		h, err := m.find(engi.Everyone, id)
 		if err != nil {
 			return result{}, err
 		}
@@ -577,7 +577,7 @@ func retryAfter(resp *http.Response) engi.Retry {
 func (m *Manager) disable(ctx context.Context, id engi.WebhookID, reason string) {
 	m.changes.Lock()
 	defer m.changes.Unlock()
-	h, err := m.find("", id)
+	h, err := m.find(engi.Everyone, id)
 	if err != nil {
 		return // the webhook was removed
 	}

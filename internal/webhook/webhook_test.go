@@ -118,7 +118,7 @@ func (fx *fixture) create(t *testing.T, spec engi.WebhookSpec) (engi.Webhook, st
 func (fx *fixture) delivery(t *testing.T, w engi.Webhook, n int) engi.WebhookDelivery {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		all, err := fx.Deliveries(t.Context(), w.Owner, w.ID, 0)
+		all, err := fx.Deliveries(t.Context(), w.Owner.Viewer(), w.ID, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestKeyRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	fx, _ = serve(t, db, webhook.Options{})
-	if all, err := fx.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 1 || all[0].Enabled || all[0].Reason == "" {
+	if all, err := fx.List(t.Context(), engi.Everyone, engi.Paging{}); err != nil || len(all) != 1 || all[0].Enabled || all[0].Reason == "" {
 		t.Errorf("with another key: %+v %v", all, err)
 	}
 }
@@ -364,7 +364,7 @@ func TestRestart(t *testing.T) {
 
 func (fx *fixture) events(t *testing.T) []engi.Event {
 	t.Helper()
-	all, err := fx.log.List(t.Context(), "", engi.EventFilter{Limit: 1000})
+	all, err := fx.log.List(t.Context(), engi.Everyone, engi.EventFilter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,29 +423,31 @@ func TestOwners(t *testing.T) {
 	fx, _ := serve(t, open(t), webhook.Options{Fixed: []webhook.Fixed{{Webhook: engi.Webhook{Name: "audit", URL: "https://audit.example.com"}, Secret: "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 24))}}})
 	w, _ := fx.create(t, engi.WebhookSpec{Owner: "ann", URL: "https://example.com/a"})
 	no := false
-	for name, f := range map[string]func(owner engi.Owner, id engi.WebhookID) error{
-		"get": func(o engi.Owner, id engi.WebhookID) error { _, err := fx.Get(t.Context(), o, id); return err },
-		"update": func(o engi.Owner, id engi.WebhookID) error {
+	for name, f := range map[string]func(viewer engi.Viewer, id engi.WebhookID) error{
+		"get": func(o engi.Viewer, id engi.WebhookID) error { _, err := fx.Get(t.Context(), o, id); return err },
+		"update": func(o engi.Viewer, id engi.WebhookID) error {
 			_, _, err := fx.Update(t.Context(), o, id, engi.WebhookUpdate{Enabled: &no})
 			return err
 		},
-		"log": func(o engi.Owner, id engi.WebhookID) error {
+		"log": func(o engi.Viewer, id engi.WebhookID) error {
 			_, err := fx.Deliveries(t.Context(), o, id, 0)
 			return err
 		},
-		"remove": func(o engi.Owner, id engi.WebhookID) error { return fx.Remove(t.Context(), o, id) },
+		"remove": func(o engi.Viewer, id engi.WebhookID) error { return fx.Remove(t.Context(), o, id) },
 	} {
-		if err := f("bob", w.ID); !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s as another owner: %v", name, err)
+		for _, viewer := range []engi.Viewer{"bob", ""} {
+			if err := f(viewer, w.ID); !engi.Is(err, engi.NotFound) {
+				t.Errorf("%s as %q: %v", name, viewer, err)
+			}
 		}
 	}
-	all, err := fx.List(t.Context(), "", engi.Paging{})
+	all, err := fx.List(t.Context(), engi.Everyone, engi.Paging{})
 	if err != nil || len(all) != 2 || all[1].ID == w.ID && all[0].Name != "audit" {
 		t.Fatalf("%+v %v", all, err)
 	}
 	for _, x := range all {
 		if x.Name == "audit" {
-			if err := fx.Remove(t.Context(), "", x.ID); !engi.Is(err, engi.Denied) {
+			if err := fx.Remove(t.Context(), engi.Everyone, x.ID); !engi.Is(err, engi.Denied) {
 				t.Errorf("a webhook of the configuration is removed: %v", err)
 			}
 		}

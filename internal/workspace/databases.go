@@ -18,7 +18,7 @@ func (s *Service) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, 
 	if q.ReadOnly {
 		need = engi.RoleReviewer
 	}
-	db, leave, err := s.enterDatabase(ctx, q.Owner, q.Workspace, q.Service, need, speakSQL)
+	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, speakSQL)
 	if err != nil {
 		return r, err
 	}
@@ -57,17 +57,17 @@ func (s *Service) Describe(ctx context.Context, q engi.Query, table string) (d e
 // it connects as a database user who may only read.
 func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Server, q engi.Query) error) (err error) {
 	defer engi.Annotate(&err, "workspace %.70s", q.Workspace)
-	r, err := s.find(ctx, q.Owner, q.Workspace, engi.RoleReviewer)
+	r, err := s.find(ctx, q.Viewer, q.Workspace, engi.RoleReviewer)
 	if err != nil {
 		return err
 	}
 	// The role may change before it is checked again. The check below therefore requires the role
 	// on which the decision was based.
 	need := engi.RoleEditor
-	if q.ReadOnly = q.ReadOnly || r.RoleOf(q.Owner) == engi.RoleReviewer; q.ReadOnly {
+	if q.ReadOnly = q.ReadOnly || r.RoleOf(q.Viewer) == engi.RoleReviewer; q.ReadOnly {
 		need = engi.RoleReviewer
 	}
-	db, leave, err := s.enterDatabase(ctx, q.Owner, q.Workspace, q.Service, need, speakSQL)
+	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, speakSQL)
 	if err != nil {
 		return err
 	}
@@ -77,9 +77,9 @@ func (s *Service) look(ctx context.Context, q engi.Query, f func(db database.Ser
 
 // Command implements [engi.WorkspaceDatabases]. It requires an editor, because commands that only
 // read cannot be told from others.
-func (s *Service) Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (_ engi.CommandReply, err error) {
+func (s *Service) Command(ctx context.Context, viewer engi.Viewer, workspace, service string, args []string) (_ engi.CommandReply, err error) {
 	defer engi.Annotate(&err, "workspace %.70s", workspace)
-	db, leave, err := s.enterDatabase(ctx, owner, workspace, service, engi.RoleEditor, speakRedis)
+	db, leave, err := s.enterDatabase(ctx, viewer, workspace, service, engi.RoleEditor, speakRedis)
 	if err != nil {
 		return engi.CommandReply{}, err
 	}
@@ -124,10 +124,10 @@ func (l language) choose(r Record, name string) (ServiceRecord, error) {
 	return ServiceRecord{}, engi.Errorf(engi.Invalid, "several services speak %s", l.name).WithRemedy("name one: %s", strings.Join(names, ", "))
 }
 
-// enterDatabase returns a server if owner has at least the role need. It keeps the sandbox in use
+// enterDatabase returns a server if viewer has at least the role need. It keeps the sandbox in use
 // until leave is called.
-func (s *Service) enterDatabase(ctx context.Context, owner engi.Owner, workspace, service string, need engi.WorkspaceRole, l language) (db database.Server, leave func(), err error) {
-	r, err := s.find(ctx, owner, workspace, need)
+func (s *Service) enterDatabase(ctx context.Context, viewer engi.Viewer, workspace, service string, need engi.WorkspaceRole, l language) (db database.Server, leave func(), err error) {
+	r, err := s.find(ctx, viewer, workspace, need)
 	if err != nil {
 		return db, nil, err
 	}
@@ -142,7 +142,7 @@ func (s *Service) enterDatabase(ctx context.Context, owner engi.Owner, workspace
 	if sr.Sandbox == "" {
 		return db, nil, engi.Errorf(engi.Conflict, "service %s is %s", sr.Name, sr.State).WithRemedy("start the workspace, and wait until the service is healthy")
 	}
-	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", sr.Sandbox)
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, sr.Sandbox)
 	if err != nil {
 		return db, nil, err
 	}

@@ -19,11 +19,11 @@ type oneRecord struct {
 	r Record
 }
 
-func (o oneRecord) Find(_ context.Context, owner engi.Owner, id string) (Record, error) {
+func (o oneRecord) Find(_ context.Context, viewer engi.Viewer, id string) (Record, error) {
 	if id != string(o.r.ID) {
-		owner = "a stranger"
+		viewer = "a stranger"
 	}
-	return o.r, o.r.Allow(owner, engi.RoleViewer)
+	return o.r, o.r.Allow(viewer, engi.RoleViewer)
 }
 
 // hearing has sandboxes with servers that receive the first words of a client and disconnect.
@@ -35,7 +35,7 @@ type hearing struct {
 	inside  int
 }
 
-func (h *hearing) Enter(_ context.Context, _ engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+func (h *hearing) Enter(_ context.Context, _ engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
 	h.entered = id
 	h.inside++
 	return guestOf{h: h}, func() { h.inside-- }, nil
@@ -79,48 +79,48 @@ func serviceOf(name string, kind engi.ServiceType) ServiceRecord {
 
 // TestDatabaseRoles calls every method in every role.
 func TestDatabaseRoles(t *testing.T) {
-	calls := map[string]func(s *Service, owner engi.Owner) error{
-		"query": func(s *Service, owner engi.Owner) error {
-			_, err := s.Query(t.Context(), engi.Query{Owner: owner, Workspace: "ws_1", Text: "SELECT 1"})
+	calls := map[string]func(s *Service, viewer engi.Viewer) error{
+		"query": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Query(t.Context(), engi.Query{Viewer: viewer, Workspace: "ws_1", Text: "SELECT 1"})
 			return err
 		},
-		"query, read-only": func(s *Service, owner engi.Owner) error {
-			_, err := s.Query(t.Context(), engi.Query{Owner: owner, Workspace: "ws_1", Text: "SELECT 1", ReadOnly: true})
+		"query, read-only": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Query(t.Context(), engi.Query{Viewer: viewer, Workspace: "ws_1", Text: "SELECT 1", ReadOnly: true})
 			return err
 		},
-		"explain": func(s *Service, owner engi.Owner) error {
-			_, err := s.Explain(t.Context(), engi.Query{Owner: owner, Workspace: "ws_1", Text: "SELECT 1"})
+		"explain": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Explain(t.Context(), engi.Query{Viewer: viewer, Workspace: "ws_1", Text: "SELECT 1"})
 			return err
 		},
-		"tables": func(s *Service, owner engi.Owner) error {
-			_, err := s.Tables(t.Context(), engi.Query{Owner: owner, Workspace: "ws_1"})
+		"tables": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Tables(t.Context(), engi.Query{Viewer: viewer, Workspace: "ws_1"})
 			return err
 		},
-		"describe": func(s *Service, owner engi.Owner) error {
-			_, err := s.Describe(t.Context(), engi.Query{Owner: owner, Workspace: "ws_1"}, "t")
+		"describe": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Describe(t.Context(), engi.Query{Viewer: viewer, Workspace: "ws_1"}, "t")
 			return err
 		},
-		"command": func(s *Service, owner engi.Owner) error {
-			_, err := s.Command(t.Context(), owner, "ws_1", "", []string{"PING"})
+		"command": func(s *Service, viewer engi.Viewer) error {
+			_, err := s.Command(t.Context(), viewer, "ws_1", "", []string{"PING"})
 			return err
 		},
 	}
 	// An admitted user finds a server that disconnects, so that the database is unavailable; the
 	// server receives the name of the database user.
 	const in = engi.Unavailable
-	want := map[string]map[engi.Owner]string{
-		"query":            {"": "chief", "owner": "chief", "editor": "chief", "reviewer": "denied", "viewer": "denied", "stranger": "not_found"},
-		"query, read-only": {"": "engi_reader", "owner": "engi_reader", "editor": "engi_reader", "reviewer": "engi_reader", "viewer": "denied", "stranger": "not_found"},
-		"command":          {"": "chief", "owner": "chief", "editor": "chief", "reviewer": "denied", "viewer": "denied", "stranger": "not_found"},
+	want := map[string]map[engi.Viewer]string{
+		"query":            {engi.Everyone: "chief", "owner": "chief", "editor": "chief", "reviewer": "denied", "viewer": "denied", "stranger": "not_found", "": "not_found"},
+		"query, read-only": {engi.Everyone: "engi_reader", "owner": "engi_reader", "editor": "engi_reader", "reviewer": "engi_reader", "viewer": "denied", "stranger": "not_found", "": "not_found"},
+		"command":          {engi.Everyone: "chief", "owner": "chief", "editor": "chief", "reviewer": "denied", "viewer": "denied", "stranger": "not_found", "": "not_found"},
 	}
 	for _, same := range []string{"explain", "tables", "describe"} {
-		want[same] = map[engi.Owner]string{"": "chief", "owner": "chief", "editor": "chief", "reviewer": "engi_reader", "viewer": "denied", "stranger": "not_found"}
+		want[same] = map[engi.Viewer]string{engi.Everyone: "chief", "owner": "chief", "editor": "chief", "reviewer": "engi_reader", "viewer": "denied", "stranger": "not_found", "": "not_found"}
 	}
 	for _, sql := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL} {
 		for name, call := range calls {
-			for owner, as := range want[name] {
+			for viewer, as := range want[name] {
 				s, h := testService(serviceOf("db", sql), serviceOf("cache", engi.ServiceRedis), serviceOf("web", engi.ServiceNginx))
-				err := call(s, owner)
+				err := call(s, viewer)
 				got := engi.KindOf(err).String()
 				if engi.Is(err, in) {
 					heard := <-h.heard
@@ -131,10 +131,10 @@ func TestDatabaseRoles(t *testing.T) {
 					}
 				}
 				if got != as {
-					t.Errorf("%s of %s as %q: got %s (%v), want %s", name, sql, owner, got, err, as)
+					t.Errorf("%s of %s as %q: got %s (%v), want %s", name, sql, viewer, got, err, as)
 				}
 				if h.inside != 0 {
-					t.Errorf("%s of %s as %q does not leave the sandbox", name, sql, owner)
+					t.Errorf("%s of %s as %q does not leave the sandbox", name, sql, viewer)
 				}
 				if err != nil && strings.Contains(err.Error(), "hush") {
 					t.Errorf("the password is in %v", err)
@@ -171,7 +171,7 @@ func TestDatabaseOfService(t *testing.T) {
 		{"beside one that is being removed", []ServiceRecord{going, my}, "", outcome{engi.Unavailable, "sb_my", 3306}},
 	} {
 		s, h := testService(x.services...)
-		_, err := s.Query(t.Context(), engi.Query{Owner: "owner", Workspace: "ws_1", Service: x.service, Text: "SELECT 1"})
+		_, err := s.Query(t.Context(), engi.Query{Viewer: "owner", Workspace: "ws_1", Service: x.service, Text: "SELECT 1"})
 		if diff := cmp.Diff(x.want, outcome{engi.KindOf(err), h.entered, h.port}); diff != "" || err == nil {
 			t.Errorf("%s: %v\n%s", x.what, err, diff)
 		}

@@ -67,7 +67,7 @@ func (s *Service) Write(ctx context.Context, spec engi.WriteSpec) (_ engi.Worksp
 	if len(spec.Files) == 0 {
 		return engi.WorkspaceRevision{}, engi.Errorf(engi.Invalid, "there are no files to write")
 	}
-	r, release, err := s.hold(ctx, spec.Owner, spec.Workspace, engi.RoleEditor)
+	r, release, err := s.hold(ctx, spec.Viewer, spec.Workspace, engi.RoleEditor)
 	if err != nil {
 		return engi.WorkspaceRevision{}, err
 	}
@@ -301,10 +301,10 @@ func summary(changed []engi.AppChange) string {
 
 // at returns a workspace and one of its revisions. Number 0 selects the last revision, after recording
 // changes made in the sandbox.
-func (s *Service) at(ctx context.Context, owner engi.Owner, idOrName string, number int64) (r Record, v repo.Version, rev engi.WorkspaceRevision, err error) {
+func (s *Service) at(ctx context.Context, viewer engi.Viewer, idOrName string, number int64) (r Record, v repo.Version, rev engi.WorkspaceRevision, err error) {
 	if number == 0 {
 		var release func()
-		if r, release, err = s.hold(ctx, owner, idOrName, engi.RoleViewer); err != nil {
+		if r, release, err = s.hold(ctx, viewer, idOrName, engi.RoleViewer); err != nil {
 			return r, v, rev, err
 		}
 		defer release()
@@ -319,7 +319,7 @@ func (s *Service) at(ctx context.Context, owner engi.Owner, idOrName string, num
 		}
 		return r, v, rev, err
 	}
-	if r, err = s.find(ctx, owner, idOrName, engi.RoleViewer); err != nil {
+	if r, err = s.find(ctx, viewer, idOrName, engi.RoleViewer); err != nil {
 		return r, v, rev, err
 	}
 	v, rev, err = s.version(ctx, r.ID, number)
@@ -327,9 +327,9 @@ func (s *Service) at(ctx context.Context, owner engi.Owner, idOrName string, num
 }
 
 // Files implements [engi.Workspaces].
-func (s *Service) Files(ctx context.Context, owner engi.Owner, idOrName string, revision int64) (_ []engi.WorkspaceFile, err error) {
+func (s *Service) Files(ctx context.Context, viewer engi.Viewer, idOrName string, revision int64) (_ []engi.WorkspaceFile, err error) {
 	defer engi.Annotate(&err, "files of workspace %.70s", idOrName)
-	r, v, _, err := s.at(ctx, owner, idOrName, revision)
+	r, v, _, err := s.at(ctx, viewer, idOrName, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -350,9 +350,9 @@ func (s *Service) Files(ctx context.Context, owner engi.Owner, idOrName string, 
 }
 
 // File implements [engi.Workspaces].
-func (s *Service) File(ctx context.Context, owner engi.Owner, idOrName, path string, revision int64) (_ io.ReadCloser, err error) {
+func (s *Service) File(ctx context.Context, viewer engi.Viewer, idOrName, path string, revision int64) (_ io.ReadCloser, err error) {
 	defer engi.Annotate(&err, "file of workspace %.70s", idOrName)
-	r, v, rev, err := s.at(ctx, owner, idOrName, revision)
+	r, v, rev, err := s.at(ctx, viewer, idOrName, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -374,8 +374,8 @@ func fileOf(v repo.Version, rev engi.WorkspaceRevision, path string) (repo.File,
 }
 
 // Revisions implements [engi.Workspaces].
-func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
-	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
+func (s *Service) Revisions(ctx context.Context, viewer engi.Viewer, idOrName string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
+	r, err := s.find(ctx, viewer, idOrName, engi.RoleViewer)
 	if err != nil {
 		return nil, err
 	}
@@ -383,9 +383,9 @@ func (s *Service) Revisions(ctx context.Context, owner engi.Owner, idOrName stri
 }
 
 // Diff implements [engi.Workspaces].
-func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, from, to int64) (_ string, err error) {
+func (s *Service) Diff(ctx context.Context, viewer engi.Viewer, idOrName string, from, to int64) (_ string, err error) {
 	defer engi.Annotate(&err, "diff of workspace %.70s", idOrName)
-	r, after, rev, err := s.at(ctx, owner, idOrName, to)
+	r, after, rev, err := s.at(ctx, viewer, idOrName, to)
 	if err != nil {
 		return "", err
 	}
@@ -427,14 +427,14 @@ func (s *Service) Diff(ctx context.Context, owner engi.Owner, idOrName string, f
 }
 
 // Restore implements [engi.Workspaces].
-func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string, revision int64, below string) (_ engi.WorkspaceRevision, err error) {
+func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, idOrName string, revision int64, below string) (_ engi.WorkspaceRevision, err error) {
 	defer engi.Annotate(&err, "restore workspace %.70s", idOrName)
 	if below != "" {
 		if err := CheckPath(below); err != nil {
 			return engi.WorkspaceRevision{}, err
 		}
 	}
-	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleEditor)
+	r, release, err := s.hold(ctx, viewer, idOrName, engi.RoleEditor)
 	if err != nil {
 		return engi.WorkspaceRevision{}, err
 	}
@@ -476,9 +476,9 @@ func (s *Service) Restore(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // Blame implements [engi.Workspaces].
-func (s *Service) Blame(ctx context.Context, owner engi.Owner, idOrName, path string, revision int64) (_ []engi.BlameLine, err error) {
+func (s *Service) Blame(ctx context.Context, viewer engi.Viewer, idOrName, path string, revision int64) (_ []engi.BlameLine, err error) {
 	defer engi.Annotate(&err, "blame in workspace %.70s", idOrName)
-	r, v, rev, err := s.at(ctx, owner, idOrName, revision)
+	r, v, rev, err := s.at(ctx, viewer, idOrName, revision)
 	if err != nil {
 		return nil, err
 	}

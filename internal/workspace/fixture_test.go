@@ -223,7 +223,7 @@ func (x boxes) Create(_ context.Context, spec engi.SandboxSpec) (sb engi.Sandbox
 	return sb, err
 }
 
-func (x boxes) List(_ context.Context, _ engi.Owner, f engi.SandboxFilter) (all []engi.Sandbox, err error) {
+func (x boxes) List(_ context.Context, _ engi.Viewer, f engi.SandboxFilter) (all []engi.Sandbox, err error) {
 	err = x.act(func() error {
 		for _, b := range x.boxes {
 			if f.Metadata == nil || b.Metadata["workspace"] == f.Metadata["workspace"] {
@@ -235,7 +235,7 @@ func (x boxes) List(_ context.Context, _ engi.Owner, f engi.SandboxFilter) (all 
 	return all, err
 }
 
-func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
+func (x boxes) Stop(_ context.Context, _ engi.Viewer, id engi.SandboxID) error {
 	return x.act(func() error {
 		if x.boxes[id] == nil {
 			return errGone
@@ -245,9 +245,9 @@ func (x boxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error {
 	})
 }
 
-func (x boxes) Enter(_ context.Context, owner engi.Owner, id engi.SandboxID) (g engi.Guest, release func(), err error) {
+func (x boxes) Enter(_ context.Context, viewer engi.Viewer, id engi.SandboxID) (g engi.Guest, release func(), err error) {
 	err = x.act(func() error {
-		if b := x.boxes[id]; b == nil || owner != "" && owner != b.Owner {
+		if b := x.boxes[id]; b == nil || !viewer.Sees(b.Owner) {
 			return errGone
 		}
 		g = guest{fixture: x.fixture, id: id}

@@ -27,13 +27,13 @@ func (s *Service) refs(ctx context.Context, id engi.WorkspaceID) ([]transfer.Ref
 }
 
 // GitRefs implements [engi.Workspaces].
-func (s *Service) GitRefs(ctx context.Context, owner engi.Owner, idOrName string, push bool, w io.Writer) (err error) {
+func (s *Service) GitRefs(ctx context.Context, viewer engi.Viewer, idOrName string, push bool, w io.Writer) (err error) {
 	defer engi.Annotate(&err, "branches of workspace %.70s", idOrName)
 	need, advertise := engi.RoleViewer, transfer.Advertise
 	if push {
 		need, advertise = engi.RoleEditor, transfer.AdvertisePush
 	}
-	r, err := s.find(ctx, owner, idOrName, need)
+	r, err := s.find(ctx, viewer, idOrName, need)
 	if err != nil {
 		return err
 	}
@@ -45,9 +45,9 @@ func (s *Service) GitRefs(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // GitFetch implements [engi.Workspaces].
-func (s *Service) GitFetch(ctx context.Context, owner engi.Owner, idOrName string, request io.Reader, w io.Writer) (err error) {
+func (s *Service) GitFetch(ctx context.Context, viewer engi.Viewer, idOrName string, request io.Reader, w io.Writer) (err error) {
 	defer engi.Annotate(&err, "fetch from workspace %.70s", idOrName)
-	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
+	r, err := s.find(ctx, viewer, idOrName, engi.RoleViewer)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *Service) GitFetch(ctx context.Context, owner engi.Owner, idOrName strin
 	if err != nil {
 		return err
 	}
-	release, err := s.gits.Acquire(ctx, owner)
+	release, err := s.gits.Acquire(ctx, viewer.Owner())
 	if err != nil {
 		return err
 	}
@@ -64,9 +64,9 @@ func (s *Service) GitFetch(ctx context.Context, owner engi.Owner, idOrName strin
 }
 
 // GitPush implements [engi.Workspaces].
-func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string, request io.Reader, w io.Writer) (err error) {
+func (s *Service) GitPush(ctx context.Context, viewer engi.Viewer, idOrName string, request io.Reader, w io.Writer) (err error) {
 	defer engi.Annotate(&err, "push to workspace %.70s", idOrName)
-	r, err := s.find(ctx, owner, idOrName, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, idOrName, engi.RoleEditor)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 	if err != nil {
 		return err
 	}
-	release, err := s.gits.Acquire(ctx, owner)
+	release, err := s.gits.Acquire(ctx, viewer.Owner())
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 	var failed error
 	switch {
 	case wanted && u.New != "":
-		failed = s.push(ctx, owner, r, u, in)
+		failed = s.push(ctx, viewer, r, u, in)
 	case wanted:
 		failed = engi.Errorf(engi.Invalid, "the branch main stays").WithRemedy("go back to an earlier revision with 'engi workspace restore'")
 	}
@@ -104,7 +104,7 @@ func (s *Service) GitPush(ctx context.Context, owner engi.Owner, idOrName string
 }
 
 // push records the commits that a client has pushed to the branch main as a revision.
-func (s *Service) push(ctx context.Context, owner engi.Owner, r Record, update transfer.Update, in io.Reader) (err error) {
+func (s *Service) push(ctx context.Context, viewer engi.Viewer, r Record, update transfer.Update, in io.Reader) (err error) {
 	h := &held{s: s, owner: r.Owner}
 	defer h.drop()
 	bounded, cancel := context.WithTimeoutCause(ctx, pushTime, engi.Errorf(engi.Expired, "the pack has not arrived in %v", pushTime))
@@ -123,7 +123,7 @@ func (s *Service) push(ctx context.Context, owner engi.Owner, r Record, update t
 	if err != nil {
 		return err
 	}
-	r, release, err := s.hold(ctx, owner, string(r.ID), engi.RoleEditor)
+	r, release, err := s.hold(ctx, viewer, string(r.ID), engi.RoleEditor)
 	if err != nil {
 		return err
 	}

@@ -33,14 +33,14 @@ func (c *clone) source(_ context.Context, hash string) (repo.Object, error) {
 }
 
 // cloned fetches the whole history of a workspace.
-func cloned(ctx context.Context, s *workspace.Service, owner engi.Owner, name string) (*clone, error) {
+func cloned(ctx context.Context, s *workspace.Service, viewer engi.Viewer, name string) (*clone, error) {
 	c := &clone{objects: transfer.Pack{}, last: repo.Version{Files: repo.Files{}}}
-	all, err := s.Revisions(ctx, owner, name, engi.Paging{Limit: 1})
+	all, err := s.Revisions(ctx, viewer, name, engi.Paging{Limit: 1})
 	if err != nil || len(all) == 0 {
 		return c, err
 	}
 	var b bytes.Buffer
-	if err := s.GitFetch(ctx, owner, name, strings.NewReader("0032want "+all[0].Commit+"\n00000009done\n"), &b); err != nil {
+	if err := s.GitFetch(ctx, viewer, name, strings.NewReader("0032want "+all[0].Commit+"\n00000009done\n"), &b); err != nil {
 		return nil, err
 	}
 	pack, ok := bytes.CutPrefix(b.Bytes(), []byte("0008NAK\n"))
@@ -94,14 +94,14 @@ func packed(objects []repo.Object) []byte {
 
 // push moves main from a commit to the last commit of the clone. It returns the server's report
 // about main.
-func (c *clone) push(ctx context.Context, s *workspace.Service, owner engi.Owner, name, from string, objects []repo.Object) (string, error) {
+func (c *clone) push(ctx context.Context, s *workspace.Service, viewer engi.Viewer, name, from string, objects []repo.Object) (string, error) {
 	if from == "" {
 		from = strings.Repeat("0", 40)
 	}
 	line := from + " " + c.last.Commit + " refs/heads/main\x00report-status"
 	request := fmt.Sprintf("%04x%s0000%s", len(line)+4, line, packed(objects))
 	var b bytes.Buffer
-	err := s.GitPush(ctx, owner, name, strings.NewReader(request), &b)
+	err := s.GitPush(ctx, viewer, name, strings.NewReader(request), &b)
 	_, text, _ := strings.Cut(b.String(), "unpack ok\n")
 	return strings.TrimSuffix(strings.TrimSpace(text), "\n0000"), err
 }

@@ -96,7 +96,7 @@ func (s *Service) served(ctx context.Context, r Record) (engi.Workspace, error) 
 	if err := s.startServices(ctx, r); err != nil {
 		return r.Seen(), err
 	}
-	r, err := s.opt.Store.Find(ctx, "", string(r.ID))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(r.ID))
 	return r.Seen(), err
 }
 
@@ -154,15 +154,15 @@ func checkMetadata(md map[string]string) error {
 // template returns a template that workspaces may use.
 func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, name)
-	if err == nil && !t.VisibleTo(owner) {
+	if err == nil && !t.VisibleTo(owner.Reach()) {
 		err = engi.ErrNoTemplate
 	}
 	return t, err
 }
 
 // Get implements [engi.Workspaces].
-func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Workspace, error) {
-	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
+func (s *Service) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Workspace, error) {
+	r, err := s.find(ctx, viewer, idOrName, engi.RoleViewer)
 	if err != nil {
 		return engi.Workspace{}, err
 	}
@@ -170,8 +170,8 @@ func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (e
 }
 
 // List implements [engi.Workspaces].
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Workspace, error) {
-	all, err := s.opt.Store.List(ctx, owner, p)
+func (s *Service) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Workspace, error) {
+	all, err := s.opt.Store.List(ctx, viewer, p)
 	if err != nil {
 		return nil, err
 	}
@@ -183,13 +183,13 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 }
 
 // Change implements [engi.Workspaces].
-func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string, c engi.WorkspaceChange) (_ engi.Workspace, err error) {
+func (s *Service) Change(ctx context.Context, viewer engi.Viewer, idOrName string, c engi.WorkspaceChange) (_ engi.Workspace, err error) {
 	defer engi.Annotate(&err, "change workspace %.70s", idOrName)
 	need := engi.RoleEditor
 	if c.Collaborators != nil || len(c.Share) > 0 || len(c.Unshare) > 0 || c.Preview != nil && c.Preview.Public {
 		need = engi.RoleOwner
 	}
-	r, err := s.find(ctx, owner, idOrName, need)
+	r, err := s.find(ctx, viewer, idOrName, need)
 	if err != nil {
 		return engi.Workspace{}, err
 	}
@@ -206,7 +206,7 @@ func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string,
 		return engi.Workspace{}, err
 	}
 	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
-		if err := r.Allow(owner, need); err != nil {
+		if err := r.Allow(viewer, need); err != nil {
 			return err // the workspace has changed since it was read
 		}
 		all, err := c.Of(r.Collaborators)
@@ -230,9 +230,9 @@ func (s *Service) Change(ctx context.Context, owner engi.Owner, idOrName string,
 }
 
 // Start implements [engi.Workspaces].
-func (s *Service) Start(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Workspace, err error) {
+func (s *Service) Start(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Workspace, err error) {
 	defer engi.Annotate(&err, "start workspace %.70s", idOrName)
-	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleEditor)
+	r, release, err := s.hold(ctx, viewer, idOrName, engi.RoleEditor)
 	if err != nil {
 		return engi.Workspace{}, err
 	}
@@ -251,7 +251,7 @@ func (s *Service) Start(ctx context.Context, owner engi.Owner, idOrName string) 
 	if err = cmp.Or(failed, err); err != nil || len(r.Services) == 0 {
 		return started.Seen(), err
 	}
-	r, err = s.opt.Store.Find(ctx, "", string(r.ID))
+	r, err = s.opt.Store.Find(ctx, engi.Everyone, string(r.ID))
 	return r.Seen(), err
 }
 
@@ -360,9 +360,9 @@ func (s *Service) failed(ctx context.Context, r Record, why error) (Record, erro
 }
 
 // Stop implements [engi.Workspaces].
-func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Stop(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "stop workspace %.70s", idOrName)
-	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleEditor)
+	r, release, err := s.hold(ctx, viewer, idOrName, engi.RoleEditor)
 	if err != nil {
 		return err
 	}
@@ -382,7 +382,7 @@ func (s *Service) Stop(ctx context.Context, owner engi.Owner, idOrName string) (
 
 // stop destroys the sandbox of a locked workspace.
 func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil {
 		return err
 	}
@@ -402,9 +402,9 @@ func (s *Service) stop(ctx context.Context, id engi.WorkspaceID) error {
 }
 
 // Remove implements [engi.Workspaces].
-func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Remove(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove workspace %.70s", idOrName)
-	r, release, err := s.hold(ctx, owner, idOrName, engi.RoleOwner)
+	r, release, err := s.hold(ctx, viewer, idOrName, engi.RoleOwner)
 	if err != nil {
 		return err
 	}

@@ -60,9 +60,9 @@ func previewSummary(p engi.WorkspacePreview) string {
 }
 
 // PreviewFile implements [engi.Workspaces].
-func (s *Service) PreviewFile(ctx context.Context, owner engi.Owner, idOrName, name string) (f engi.PublishedFile, err error) {
+func (s *Service) PreviewFile(ctx context.Context, viewer engi.Viewer, idOrName, name string) (f engi.PublishedFile, err error) {
 	defer engi.Annotate(&err, "preview of workspace %.70s", idOrName)
-	r, err := s.find(ctx, owner, idOrName, engi.RoleViewer)
+	r, err := s.find(ctx, viewer, idOrName, engi.RoleViewer)
 	if err != nil {
 		return f, err
 	}
@@ -71,7 +71,7 @@ func (s *Service) PreviewFile(ctx context.Context, owner engi.Owner, idOrName, n
 		return f, missing
 	}
 	if s.refresh(ctx, r) {
-		if r, err = s.find(ctx, owner, string(r.ID), engi.RoleViewer); err != nil {
+		if r, err = s.find(ctx, viewer, string(r.ID), engi.RoleViewer); err != nil {
 			return f, err
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Service) refresh(ctx context.Context, r Record) bool {
 	}
 	looking, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	if _, _, _, err := s.at(looking, "", string(r.ID), 0); err != nil {
+	if _, _, _, err := s.at(looking, engi.Everyone, string(r.ID), 0); err != nil {
 		if ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "look for what has changed in the sandbox of a workspace with a preview", "workspace", r.ID, "error", err)
 		}

@@ -14,7 +14,7 @@ import (
 // shown returns a file of the preview of workspace x, or its error.
 func shown(t *testing.T, s *workspace.Service, path string) string {
 	t.Helper()
-	f, err := s.PreviewFile(t.Context(), "", "x", path)
+	f, err := s.PreviewFile(t.Context(), engi.Everyone, "x", path)
 	if err != nil {
 		return string(engi.KindOf(err).String())
 	}
@@ -35,8 +35,8 @@ func TestStaticPreview(t *testing.T) {
 		defer stop()
 		ctx := t.Context()
 		must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Collaborators: []engi.Collaborator{{Owner: "ed", Role: engi.RoleEditor}}}))
-		show := func(owner engi.Owner, p engi.WorkspacePreview) error {
-			x, err := s.Change(ctx, owner, "x", engi.WorkspaceChange{Preview: &p})
+		show := func(viewer engi.Viewer, p engi.WorkspacePreview) error {
+			x, err := s.Change(ctx, viewer, "x", engi.WorkspaceChange{Preview: &p})
 			if err == nil && x.Preview != p {
 				t.Errorf("%+v, not %+v", x.Preview, p)
 			}
@@ -53,7 +53,7 @@ func TestStaticPreview(t *testing.T) {
 			t.Fatal(err)
 		}
 		want("index.html", "not_found") // there is no revision
-		must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("site/index.html", "1"), file("site/a/b", "b"), file("secret", "s")}}))
+		must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("site/index.html", "1"), file("site/a/b", "b"), file("secret", "s")}}))
 		want("index.html", "1")
 		want("a/b", "b")
 		for _, path := range []string{"", "a", "none", "../secret", "a/../../secret", "/secret", "site/index.html", "a/b/c", ".git/HEAD", "a\x00", strings.Repeat("a/", 300) + "b"} {
@@ -84,9 +84,9 @@ func TestStaticPreview(t *testing.T) {
 		want("index.html", "4")
 
 		for what, c := range map[string]struct {
-			owner engi.Owner
-			p     engi.WorkspacePreview
-			want  engi.Kind
+			viewer engi.Viewer
+			p      engi.WorkspacePreview
+			want   engi.Kind
 		}{
 			"no type":         {"a", engi.WorkspacePreview{Type: "magic"}, engi.Invalid},
 			"no port":         {"a", engi.WorkspacePreview{Type: engi.PreviewProxy}, engi.Invalid},
@@ -97,19 +97,19 @@ func TestStaticPreview(t *testing.T) {
 			"public by other": {"ed", engi.WorkspacePreview{Type: engi.PreviewStatic, Public: true}, engi.Denied},
 			"stranger":        {"eve", engi.WorkspacePreview{Type: engi.PreviewStatic}, engi.NotFound},
 		} {
-			if err := show(c.owner, c.p); !engi.Is(err, c.want) {
+			if err := show(c.viewer, c.p); !engi.Is(err, c.want) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
 		if x, err := s.Change(ctx, "a", "x", engi.WorkspaceChange{Preview: &engi.WorkspacePreview{Type: engi.PreviewStatic, Root: "site", Public: true}}); err != nil || !x.Preview.Public {
 			t.Errorf("%+v, %v", x, err)
 		}
-		for _, owner := range []engi.Owner{"ed", "a"} {
-			if err := show(owner, engi.WorkspacePreview{Type: engi.PreviewProxy, Port: 3000}); err != nil {
+		for _, viewer := range []engi.Viewer{"ed", "a"} {
+			if err := show(viewer, engi.WorkspacePreview{Type: engi.PreviewProxy, Port: 3000}); err != nil {
 				t.Error(err)
 			}
 			want("index.html", "not_found")
-			if err := show(owner, engi.WorkspacePreview{}); err != nil {
+			if err := show(viewer, engi.WorkspacePreview{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -128,7 +128,7 @@ func TestPreviewsAreBounded(t *testing.T) {
 	must[engi.Workspace](t)(s.Change(ctx, "a", "x", engi.WorkspaceChange{Preview: &engi.WorkspacePreview{Type: engi.PreviewStatic}}))
 	var open []io.Closer
 	for {
-		f, err := s.PreviewFile(ctx, "", "x", "big")
+		f, err := s.PreviewFile(ctx, engi.Everyone, "x", "big")
 		if err != nil {
 			if !engi.Is(err, engi.Exhausted) {
 				t.Fatal(err)
@@ -144,7 +144,7 @@ func TestPreviewsAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if f, err := s.PreviewFile(ctx, "", "x", "big"); err != nil || f.Size != 15<<20 {
+	if f, err := s.PreviewFile(ctx, engi.Everyone, "x", "big"); err != nil || f.Size != 15<<20 {
 		t.Error(f.Size, err)
 	}
 }

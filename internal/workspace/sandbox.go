@@ -74,26 +74,26 @@ type shared struct {
 }
 
 // Enter implements [engi.Sandboxes].
-func (x shared) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	g, release, err := x.Sandboxes.Enter(ctx, owner, id)
-	if owner == "" || !engi.Is(err, engi.NotFound) {
+func (x shared) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, release, err := x.Sandboxes.Enter(ctx, viewer, id)
+	if viewer == engi.Everyone || !engi.Is(err, engi.NotFound) {
 		return g, release, err
 	}
-	sb, e := x.Sandboxes.Get(ctx, "", id)
+	sb, e := x.Sandboxes.Get(ctx, engi.Everyone, id)
 	if e != nil || sb.Notes[noteWorkspace] == "" || sb.Notes[noteService] != "" {
 		return nil, nil, err
 	}
-	r, e := x.s.opt.Store.Find(ctx, owner, sb.Notes[noteWorkspace])
+	r, e := x.s.opt.Store.Find(ctx, viewer, sb.Notes[noteWorkspace])
 	switch {
 	case engi.Is(e, engi.NotFound), e == nil && r.Sandbox != id:
 		return nil, nil, err
 	case e == nil:
-		e = r.Allow(owner, engi.RoleEditor)
+		e = r.Allow(viewer, engi.RoleEditor)
 	}
 	if e != nil {
 		return nil, nil, e
 	}
-	return x.Sandboxes.Enter(ctx, "", id)
+	return x.Sandboxes.Enter(ctx, engi.Everyone, id)
 }
 
 // lost records that the sandbox of a workspace no longer exists.

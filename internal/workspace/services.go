@@ -146,9 +146,9 @@ func (r Record) service(name string) (ServiceRecord, error) {
 }
 
 // AddService implements [engi.WorkspaceServices].
-func (s *Service) AddService(ctx context.Context, owner engi.Owner, workspace string, spec engi.ServiceSpec) (_ engi.Service, err error) {
+func (s *Service) AddService(ctx context.Context, viewer engi.Viewer, workspace string, spec engi.ServiceSpec) (_ engi.Service, err error) {
 	defer engi.Annotate(&err, "add service %.70s to workspace %.70s", cmp.Or(spec.Name, string(spec.Type)), workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return engi.Service{}, err
 	}
@@ -159,7 +159,7 @@ func (s *Service) AddService(ctx context.Context, owner engi.Owner, workspace st
 	}
 	added := fresh[slices.IndexFunc(fresh, func(f ServiceRecord) bool { return at(r.Services, f.Name) < 0 })]
 	r, err = s.opt.Store.Change(ctx, r.ID, func(r *Record, tx Tx) error {
-		if err := r.Allow(owner, engi.RoleEditor); err != nil {
+		if err := r.Allow(viewer, engi.RoleEditor); err != nil {
 			return err
 		}
 		if at(r.Services, added.Name) >= 0 {
@@ -182,9 +182,9 @@ func (s *Service) AddService(ctx context.Context, owner engi.Owner, workspace st
 }
 
 // RemoveService implements [engi.WorkspaceServices].
-func (s *Service) RemoveService(ctx context.Context, owner engi.Owner, workspace, name string) (err error) {
+func (s *Service) RemoveService(ctx context.Context, viewer engi.Viewer, workspace, name string) (err error) {
 	defer engi.Annotate(&err, "remove service %.70s of workspace %.70s", name, workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return err
 	}
@@ -195,9 +195,9 @@ func (s *Service) RemoveService(ctx context.Context, owner engi.Owner, workspace
 }
 
 // RestartService implements [engi.WorkspaceServices].
-func (s *Service) RestartService(ctx context.Context, owner engi.Owner, workspace, name string) (_ engi.Service, err error) {
+func (s *Service) RestartService(ctx context.Context, viewer engi.Viewer, workspace, name string) (_ engi.Service, err error) {
 	defer engi.Annotate(&err, "restart service %.70s of workspace %.70s", name, workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return engi.Service{}, err
 	}
@@ -212,9 +212,9 @@ func (s *Service) RestartService(ctx context.Context, owner engi.Owner, workspac
 }
 
 // Connection implements [engi.WorkspaceServices].
-func (s *Service) Connection(ctx context.Context, owner engi.Owner, workspace, name string) (_ engi.Connection, err error) {
+func (s *Service) Connection(ctx context.Context, viewer engi.Viewer, workspace, name string) (_ engi.Connection, err error) {
 	defer engi.Annotate(&err, "connection to service %.70s of workspace %.70s", name, workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return engi.Connection{}, err
 	}
@@ -234,9 +234,9 @@ func (r ServiceRecord) access() server.Access {
 }
 
 // Dial implements [engi.WorkspaceServices].
-func (s *Service) Dial(ctx context.Context, owner engi.Owner, workspace, name string) (_ net.Conn, err error) {
+func (s *Service) Dial(ctx context.Context, viewer engi.Viewer, workspace, name string) (_ net.Conn, err error) {
 	defer engi.Annotate(&err, "connect to service %.70s of workspace %.70s", name, workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleEditor)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func (s *Service) Dial(ctx context.Context, owner engi.Owner, workspace, name st
 	case sr.Sandbox == "":
 		return nil, engi.Errorf(engi.Conflict, "the service has no server").WithRemedy("start the workspace, or restart the service")
 	}
-	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", sr.Sandbox)
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, sr.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -274,9 +274,9 @@ func (d *dialed) Close() error {
 }
 
 // ServiceLogs implements [engi.WorkspaceServices].
-func (s *Service) ServiceLogs(ctx context.Context, owner engi.Owner, workspace, name string, most int) (_ string, err error) {
+func (s *Service) ServiceLogs(ctx context.Context, viewer engi.Viewer, workspace, name string, most int) (_ string, err error) {
 	defer engi.Annotate(&err, "logs of service %.70s of workspace %.70s", name, workspace)
-	r, err := s.find(ctx, owner, workspace, engi.RoleViewer)
+	r, err := s.find(ctx, viewer, workspace, engi.RoleViewer)
 	if err != nil {
 		return "", err
 	}
@@ -291,7 +291,7 @@ func (s *Service) ServiceLogs(ctx context.Context, owner engi.Owner, workspace, 
 	if err != nil {
 		return "", err
 	}
-	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", sr.Sandbox)
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, sr.Sandbox)
 	if err != nil {
 		return "", err
 	}
@@ -355,7 +355,7 @@ func (s *Service) stopServices(ctx context.Context, id engi.WorkspaceID) error {
 
 // removeServices removes all services of a workspace, with their data.
 func (s *Service) removeServices(ctx context.Context, id engi.WorkspaceID) error {
-	r, err := s.opt.Store.Find(ctx, "", string(id))
+	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type volumes struct {
 	*fixture
 }
 
-func (x volumes) Get(_ context.Context, _ engi.Owner, id string) (v engi.Volume, err error) {
+func (x volumes) Get(_ context.Context, _ engi.Viewer, id string) (v engi.Volume, err error) {
 	err = x.act(func() error {
 		if x.volumes[engi.VolumeID(id)] == nil {
 			return engi.Errorf(engi.NotFound, "there is no such volume")
@@ -53,7 +53,7 @@ func (x volumes) Create(_ context.Context, spec engi.VolumeSpec) (v engi.Volume,
 	return v, err
 }
 
-func (x volumes) Remove(_ context.Context, _ engi.Owner, id string) error {
+func (x volumes) Remove(_ context.Context, _ engi.Viewer, id string) error {
 	return x.act(func() error {
 		switch v := x.volumes[engi.VolumeID(id)]; {
 		case v == nil:
@@ -77,7 +77,7 @@ func (w *fixture) lose(id engi.SandboxID) {
 	delete(w.boxes, id)
 }
 
-func (x boxes) Get(_ context.Context, _ engi.Owner, id engi.SandboxID) (sb engi.Sandbox, err error) {
+func (x boxes) Get(_ context.Context, _ engi.Viewer, id engi.SandboxID) (sb engi.Sandbox, err error) {
 	err = x.act(func() error {
 		if x.boxes[id] == nil {
 			return errGone

@@ -231,17 +231,17 @@ func TestServicesAndRoles(t *testing.T) {
 		}}); err != nil {
 			t.Fatal(err)
 		}
-		for name, do := range map[string]func(who engi.Owner) error{
-			"add": func(who engi.Owner) error {
+		for name, do := range map[string]func(who engi.Viewer) error{
+			"add": func(who engi.Viewer) error {
 				_, err := s.AddService(ctx, who, "shop", engi.ServiceSpec{Type: engi.ServiceRedis})
 				return err
 			},
-			"restart":    func(who engi.Owner) error { _, err := s.RestartService(ctx, who, "shop", "db"); return err },
-			"connection": func(who engi.Owner) error { _, err := s.Connection(ctx, who, "shop", "db"); return err },
-			"dial":       func(who engi.Owner) error { _, err := s.Dial(ctx, who, "shop", "db"); return err },
-			"remove":     func(who engi.Owner) error { return s.RemoveService(ctx, who, "shop", "db") },
+			"restart":    func(who engi.Viewer) error { _, err := s.RestartService(ctx, who, "shop", "db"); return err },
+			"connection": func(who engi.Viewer) error { _, err := s.Connection(ctx, who, "shop", "db"); return err },
+			"dial":       func(who engi.Viewer) error { _, err := s.Dial(ctx, who, "shop", "db"); return err },
+			"remove":     func(who engi.Viewer) error { return s.RemoveService(ctx, who, "shop", "db") },
 		} {
-			for who, want := range map[engi.Owner]engi.Kind{"stranger": engi.NotFound, "viewer": engi.Denied, "reviewer": engi.Denied} {
+			for who, want := range map[engi.Viewer]engi.Kind{"stranger": engi.NotFound, "": engi.NotFound, "viewer": engi.Denied, "reviewer": engi.Denied} {
 				if err := do(who); !engi.Is(err, want) {
 					t.Errorf("%s by a %s: %v", name, who, err)
 				}

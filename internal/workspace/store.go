@@ -72,11 +72,11 @@ type Store interface {
 	Put(ctx context.Context, r Record, f func(tx Tx) error) error
 	// Find returns a workspace that owner owns or collaborates on, by ID or name, or NotFound.
 	// If several have the name, it returns the owner's own; without one, it reports Conflict.
-	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (Record, error)
 	// ByIdempotencyKey returns the workspace created with an idempotency key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	// List returns the workspaces that owner owns or collaborates on, newest first.
-	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]Record, error)
+	List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]Record, error)
 	// Count returns the number of workspaces that an owner owns.
 	Count(ctx context.Context, owner engi.Owner) (int, error)
 	// Change calls f with the record of a workspace. It stores the changes of the record

@@ -39,7 +39,7 @@ func (s *Service) supervise(ctx context.Context) {
 	tick := time.NewTicker(healthTime)
 	defer tick.Stop()
 	for {
-		all, err := s.opt.Store.List(ctx, "", engi.Paging{})
+		all, err := s.opt.Store.List(ctx, engi.Everyone, engi.Paging{})
 		if err != nil && ctx.Err() == nil {
 			s.opt.Log.WarnContext(ctx, "check services", "error", err)
 		}
@@ -127,7 +127,7 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 		return ServiceRecord{}, 0, err
 	}
 	defer release()
-	w, err := s.opt.Store.Find(ctx, "", string(key.workspace))
+	w, err := s.opt.Store.Find(ctx, engi.Everyone, string(key.workspace))
 	if err != nil {
 		return ServiceRecord{}, 0, err
 	}
@@ -238,7 +238,7 @@ func (s *Service) check(ctx context.Context, key serviceKey, w Record, r Service
 // greet returns the reason why a service does not serve; nil if it does. It extends the lifetime of a
 // sandbox that ends soon, and stops the sandbox if that is not possible.
 func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *server.Kind) error {
-	g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+	g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, r.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -246,18 +246,18 @@ func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *serve
 	if _, err = k.Check(ctx, g, r.access()); err != nil {
 		return err
 	}
-	sb, err := s.opt.Sandboxes.Get(ctx, "", r.Sandbox)
+	sb, err := s.opt.Sandboxes.Get(ctx, engi.Everyone, r.Sandbox)
 	if err != nil || sb.Deadline.IsZero() || time.Until(sb.Deadline) > s.awake()/2 {
 		return err
 	}
 	later := s.awake()
-	if sb, err = s.opt.Sandboxes.Update(ctx, "", r.Sandbox, engi.SandboxUpdate{Extend: &later}); err != nil || time.Until(sb.Deadline) > renewTime {
+	if sb, err = s.opt.Sandboxes.Update(ctx, engi.Everyone, r.Sandbox, engi.SandboxUpdate{Extend: &later}); err != nil || time.Until(sb.Deadline) > renewTime {
 		return err
 	}
 	if err := k.Stop(ctx, g); err != nil {
 		return err
 	}
-	if err := s.opt.Sandboxes.Stop(ctx, "", r.Sandbox); err != nil {
+	if err := s.opt.Sandboxes.Stop(ctx, engi.Everyone, r.Sandbox); err != nil {
 		return err
 	}
 	return engi.Errorf(engi.Unavailable, "its sandbox has run for as long as one may").WithRemedy("it is started again in another one")
@@ -307,7 +307,7 @@ func (s *Service) enterServer(ctx context.Context, key serviceKey, w Record, r *
 			return err
 		},
 		Enter: func(id engi.SandboxID, _ bool) (err error) {
-			g, leave, err = s.opt.Sandboxes.Enter(ctx, "", id)
+			g, leave, err = s.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
 			return err
 		},
 	})
@@ -336,7 +336,7 @@ func (s *Service) specOf(ctx context.Context, w Record, r ServiceRecord, k *serv
 
 // volume creates the volume of a service, unless it exists.
 func (s *Service) volume(ctx context.Context, w Record, r ServiceRecord, k *server.Kind, t engi.Template) error {
-	_, err := s.opt.Volumes.Get(ctx, "", string(r.Volume))
+	_, err := s.opt.Volumes.Get(ctx, engi.Everyone, string(r.Volume))
 	if !engi.Is(err, engi.NotFound) {
 		return err
 	}
@@ -376,7 +376,7 @@ func (s *Service) halt(ctx context.Context, key serviceKey) error {
 		return err
 	}
 	defer release()
-	w, err := s.opt.Store.Find(ctx, "", string(key.workspace))
+	w, err := s.opt.Store.Find(ctx, engi.Everyone, string(key.workspace))
 	if err != nil {
 		return err
 	}
@@ -401,7 +401,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 		return nil
 	}
 	if k, err := server.Find(r.Type, r.Wanted); err == nil {
-		g, leave, err := s.opt.Sandboxes.Enter(ctx, "", r.Sandbox)
+		g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, r.Sandbox)
 		if err == nil {
 			err = k.Stop(ctx, g)
 			leave()
@@ -461,7 +461,7 @@ func (s *Service) drop(ctx context.Context, key serviceKey) error {
 	if err := s.servers.Release(ctx, key.String(), "", true); err != nil {
 		return err
 	}
-	if err := engi.Ignore(s.opt.Volumes.Remove(ctx, "", string(r.Volume)), engi.NotFound); err != nil {
+	if err := engi.Ignore(s.opt.Volumes.Remove(ctx, engi.Everyone, string(r.Volume)), engi.NotFound); err != nil {
 		return err
 	}
 	_, err = s.opt.Store.Change(ctx, key.workspace, func(w *Record, tx Tx) error {

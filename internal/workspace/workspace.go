@@ -104,7 +104,7 @@ func (s *Service) Run(ctx context.Context, ready func()) error {
 // services that no record has.
 func (s *Service) reconcile(ctx context.Context) error {
 	if err := s.servers.Sweep(ctx, func(sb engi.Sandbox) (bool, error) {
-		w, err := s.opt.Store.Find(ctx, "", sb.Notes[noteWorkspace])
+		w, err := s.opt.Store.Find(ctx, engi.Everyone, sb.Notes[noteWorkspace])
 		if err != nil && !engi.Is(err, engi.NotFound) {
 			return false, err
 		}
@@ -113,7 +113,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	all, err := s.opt.Store.List(ctx, "", engi.Paging{})
+	all, err := s.opt.Store.List(ctx, engi.Everyone, engi.Paging{})
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *Service) reconcile(ctx context.Context) error {
 			continue
 		}
 		s.begin(ctx, func(ctx context.Context) {
-			if _, err := s.Start(ctx, "", string(r.ID)); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
+			if _, err := s.Start(ctx, engi.Everyone, string(r.ID)); err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
 				s.opt.Log.WarnContext(ctx, "start a workspace that a former node was starting", "workspace", r.ID, "error", err)
 			}
 		})
@@ -157,24 +157,24 @@ func (s *Service) late(ctx context.Context) (context.Context, context.CancelFunc
 
 // find returns a workspace in which owner has at least the role need. It reports NotFound to
 // strangers, and Denied to collaborators with a lower role.
-func (s *Service) find(ctx context.Context, owner engi.Owner, idOrName string, need engi.WorkspaceRole) (Record, error) {
-	r, err := s.opt.Store.Find(ctx, owner, idOrName)
+func (s *Service) find(ctx context.Context, viewer engi.Viewer, idOrName string, need engi.WorkspaceRole) (Record, error) {
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return Record{}, err
 	}
-	return r, r.Allow(owner, need)
+	return r, r.Allow(viewer, need)
 }
 
 // hold returns a workspace like find, and locks it until release is called.
-func (s *Service) hold(ctx context.Context, owner engi.Owner, idOrName string, need engi.WorkspaceRole) (r Record, release func(), err error) {
-	if r, err = s.find(ctx, owner, idOrName, need); err != nil {
+func (s *Service) hold(ctx context.Context, viewer engi.Viewer, idOrName string, need engi.WorkspaceRole) (r Record, release func(), err error) {
+	if r, err = s.find(ctx, viewer, idOrName, need); err != nil {
 		return r, nil, err
 	}
 	if release, err = s.locks.Acquire(ctx, r.ID); err != nil {
 		return r, nil, err
 	}
 	// The workspace or its collaborators may have changed while this call waited for the lock.
-	if r, err = s.find(ctx, owner, string(r.ID), need); err != nil {
+	if r, err = s.find(ctx, viewer, string(r.ID), need); err != nil {
 		release()
 		return r, nil, err
 	}

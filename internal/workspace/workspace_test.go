@@ -43,8 +43,8 @@ func file(p, text string) engi.WorkspaceFile {
 func contents(t testing.TB, s *workspace.Service, name string, revision int64) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	for _, f := range must[[]engi.WorkspaceFile](t)(s.Files(t.Context(), "", name, revision)) {
-		r := must[io.ReadCloser](t)(s.File(t.Context(), "", name, f.Path, revision))
+	for _, f := range must[[]engi.WorkspaceFile](t)(s.Files(t.Context(), engi.Everyone, name, revision)) {
+		r := must[io.ReadCloser](t)(s.File(t.Context(), engi.Everyone, name, f.Path, revision))
 		data, err := io.ReadAll(r)
 		if err != nil || int64(len(data)) != f.Size {
 			t.Fatalf("%s has %d bytes, not %d: %v", f.Path, len(data), f.Size, err)
@@ -67,39 +67,39 @@ func TestRoles(t *testing.T) {
 	ctx := t.Context()
 	operations := map[string]struct {
 		need engi.WorkspaceRole
-		do   func(s *workspace.Service, o engi.Owner, id string) error
+		do   func(s *workspace.Service, o engi.Viewer, id string) error
 	}{
-		"get": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error { _, err := s.Get(ctx, o, id); return err }},
-		"files": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"get": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error { _, err := s.Get(ctx, o, id); return err }},
+		"files": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Files(ctx, o, id, 0)
 			return err
 		}},
-		"files of": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"files of": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Files(ctx, o, id, 1)
 			return err
 		}},
-		"file": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"file": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.File(ctx, o, id, "a", 0)
 			return err
 		}},
-		"revisions": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"revisions": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Revisions(ctx, o, id, engi.Paging{})
 			return err
 		}},
-		"diff": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"diff": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Diff(ctx, o, id, 1, 2)
 			return err
 		}},
-		"git refs": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"git refs": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			return s.GitRefs(ctx, o, id, false, io.Discard)
 		}},
-		"git push refs": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error {
+		"git push refs": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
 			return s.GitRefs(ctx, o, id, true, io.Discard)
 		}},
-		"git push": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error {
+		"git push": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
 			return s.GitPush(ctx, o, id, strings.NewReader("0000"), io.Discard)
 		}},
-		"git fetch": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"git fetch": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			last, err := s.Revisions(ctx, o, id, engi.Paging{Limit: 1})
 			want := strings.Repeat("0", 40)
 			if err == nil {
@@ -107,46 +107,46 @@ func TestRoles(t *testing.T) {
 			}
 			return s.GitFetch(ctx, o, id, strings.NewReader("0032want "+want+"\n00000009done\n"), io.Discard)
 		}},
-		"blame": {engi.RoleViewer, func(s *workspace.Service, o engi.Owner, id string) error {
+		"blame": {engi.RoleViewer, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Blame(ctx, o, id, "a", 0)
 			return err
 		}},
-		"write": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error {
-			_, err := s.Write(ctx, engi.WriteSpec{Owner: o, Workspace: id, Files: []engi.WorkspaceFile{file("a", "x\n")}})
+		"write": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
+			_, err := s.Write(ctx, engi.WriteSpec{Viewer: o, Workspace: id, Files: []engi.WorkspaceFile{file("a", "x\n")}})
 			return err
 		}},
-		"restore": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error {
+		"restore": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Restore(ctx, o, id, 1, "")
 			return err
 		}},
-		"start": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error { _, err := s.Start(ctx, o, id); return err }},
-		"stop":  {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error { return s.Stop(ctx, o, id) }},
-		"metadata": {engi.RoleEditor, func(s *workspace.Service, o engi.Owner, id string) error {
+		"start": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error { _, err := s.Start(ctx, o, id); return err }},
+		"stop":  {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error { return s.Stop(ctx, o, id) }},
+		"metadata": {engi.RoleEditor, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Change(ctx, o, id, engi.WorkspaceChange{Metadata: map[string]string{"a": "b"}})
 			return err
 		}},
-		"collaborators": {engi.RoleOwner, func(s *workspace.Service, o engi.Owner, id string) error {
+		"collaborators": {engi.RoleOwner, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Change(ctx, o, id, engi.WorkspaceChange{Collaborators: &collaborators})
 			return err
 		}},
-		"share": {engi.RoleOwner, func(s *workspace.Service, o engi.Owner, id string) error {
+		"share": {engi.RoleOwner, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Change(ctx, o, id, engi.WorkspaceChange{Share: []engi.Collaborator{{Owner: "new", Role: engi.RoleViewer}}})
 			return err
 		}},
-		"unshare": {engi.RoleOwner, func(s *workspace.Service, o engi.Owner, id string) error {
+		"unshare": {engi.RoleOwner, func(s *workspace.Service, o engi.Viewer, id string) error {
 			_, err := s.Change(ctx, o, id, engi.WorkspaceChange{Unshare: []engi.Owner{"vera"}})
 			return err
 		}},
-		"remove": {engi.RoleOwner, func(s *workspace.Service, o engi.Owner, id string) error { return s.Remove(ctx, o, id) }},
+		"remove": {engi.RoleOwner, func(s *workspace.Service, o engi.Viewer, id string) error { return s.Remove(ctx, o, id) }},
 	}
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	ranks := []engi.WorkspaceRole{"", engi.RoleViewer, engi.RoleReviewer, engi.RoleEditor, engi.RoleOwner}
-	for who, role := range map[engi.Owner]engi.WorkspaceRole{"stranger": "", "vera": engi.RoleViewer, "rita": engi.RoleReviewer, "ed": engi.RoleEditor, "anna": engi.RoleOwner, "": engi.RoleOwner} {
+	for who, role := range map[engi.Viewer]engi.WorkspaceRole{"stranger": "", "": "", "vera": engi.RoleViewer, "rita": engi.RoleReviewer, "ed": engi.RoleEditor, "anna": engi.RoleOwner, engi.Everyone: engi.RoleOwner} {
 		for what, op := range operations {
 			for _, byName := range []bool{false, true} {
 				x := must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "anna", Name: "lab", Files: []engi.WorkspaceFile{file("a", "1\n")}, Collaborators: collaborators}))
-				must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "anna", Workspace: "lab", Files: []engi.WorkspaceFile{file("a", "2\n")}}))
+				must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "anna", Workspace: "lab", Files: []engi.WorkspaceFile{file("a", "2\n")}}))
 				name := string(x.ID)
 				if byName {
 					name = "lab"
@@ -168,7 +168,7 @@ func TestRoles(t *testing.T) {
 				if gone := what == "remove" && role == engi.RoleOwner; (len(all) == 1) != (role != "" && !gone) {
 					t.Errorf("%s sees %d workspaces after %s", cmp.Or(who, "the node"), len(all), what)
 				}
-				if err := s.Remove(ctx, "", string(x.ID)); err != nil && !engi.Is(err, engi.NotFound) || len(w.boxes) > 0 {
+				if err := s.Remove(ctx, engi.Everyone, string(x.ID)); err != nil && !engi.Is(err, engi.NotFound) || len(w.boxes) > 0 {
 					t.Fatalf("after %s: %v, %d sandboxes", what, err, len(w.boxes))
 				}
 			}
@@ -188,7 +188,7 @@ func TestEditorsEnter(t *testing.T) {
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "anna", Name: "other", Files: []engi.WorkspaceFile{file("a", "1\n")}}))
 	other := must[engi.Workspace](t)(s.Start(ctx, "anna", "other"))
 	lone := must[engi.Sandbox](t)(boxes{fixture: w}.Create(ctx, engi.SandboxSpec{Owner: "anna", Idempotency: "lone", Metadata: map[string]string{"workspace": "lab"}}))
-	try := func(what string, who engi.Owner, id engi.SandboxID, want engi.Kind) {
+	try := func(what string, who engi.Viewer, id engi.SandboxID, want engi.Kind) {
 		t.Helper()
 		g, release, err := all.Enter(ctx, who, id)
 		if err == nil {
@@ -199,13 +199,14 @@ func TestEditorsEnter(t *testing.T) {
 		}
 	}
 	const ok = engi.NoKind
-	for who, want := range map[engi.Owner][4]engi.Kind{
-		"":         {ok, ok, ok, ok},
-		"anna":     {ok, ok, ok, ok},
-		"ed":       {ok, engi.NotFound, engi.NotFound, engi.NotFound},
-		"rita":     {engi.Denied, engi.NotFound, engi.NotFound, engi.NotFound},
-		"vera":     {engi.Denied, engi.NotFound, engi.NotFound, engi.NotFound},
-		"stranger": {engi.NotFound, engi.NotFound, engi.NotFound, engi.NotFound},
+	for who, want := range map[engi.Viewer][4]engi.Kind{
+		engi.Everyone: {ok, ok, ok, ok},
+		"anna":        {ok, ok, ok, ok},
+		"ed":          {ok, engi.NotFound, engi.NotFound, engi.NotFound},
+		"rita":        {engi.Denied, engi.NotFound, engi.NotFound, engi.NotFound},
+		"vera":        {engi.Denied, engi.NotFound, engi.NotFound, engi.NotFound},
+		"stranger":    {engi.NotFound, engi.NotFound, engi.NotFound, engi.NotFound},
+		"":            {engi.NotFound, engi.NotFound, engi.NotFound, engi.NotFound},
 	} {
 		try("the working copy", who, lab.Sandbox, want[0])
 		try("a service", who, lab.Services[0].Sandbox, want[1])
@@ -294,7 +295,7 @@ func TestRefusedRequests(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, err, c.kind)
 		}
 	}
-	if all := must[[]engi.Workspace](t)(s.List(ctx, "", engi.Paging{})); len(all) > 0 {
+	if all := must[[]engi.Workspace](t)(s.List(ctx, engi.Everyone, engi.Paging{})); len(all) > 0 {
 		t.Errorf("requests that were refused have left %v", all)
 	}
 	for _, p := range []string{
@@ -332,7 +333,7 @@ func TestWriteSeesOthers(t *testing.T) {
 	ctx := t.Context()
 	must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Files: []engi.WorkspaceFile{file("a", "1"), file("b", "1")}}))
 	write := func(base int64, files ...engi.WorkspaceFile) (engi.WorkspaceRevision, error) {
-		return s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: files, Base: base, Actor: "me"})
+		return s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: files, Base: base, Actor: "me"})
 	}
 	rev := must[engi.WorkspaceRevision](t)(write(1, file("a", "2")))
 	same(t, "revision", engi.WorkspaceRevision{Number: 2, Parent: 1, Commit: rev.Commit, Message: "Change a", Actor: "me", Created: rev.Created, Changed: []engi.AppChange{{Path: "a", Op: engi.FileWritten, Size: 1}}}, rev)
@@ -387,7 +388,7 @@ func TestSandbox(t *testing.T) {
 		b.put("/workspace/dir/node_modules/y", "y", 0o644)
 		b.put("/etc/passwd", "root", 0o644)
 	})
-	must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("link/passwd", "mine"), file("dir", "a file"), file("main.py", "print(2)")}}))
+	must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("link/passwd", "mine"), file("dir", "a file"), file("main.py", "print(2)")}}))
 	w.in(x.Sandbox, func(b *fakeSandbox) {
 		if b.files["/etc/passwd"].data != "root" || b.files["/workspace/link/passwd"].data != "mine" || b.files["/workspace/dir"].data != "a file" || b.files["/workspace/main.py"].mode != 0o755 {
 			t.Errorf("%v", b.files)
@@ -458,7 +459,7 @@ func TestStartFails(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("b", "2"), file("a", "2")}}); !engi.Is(err, engi.Exhausted) {
+	if _, err := s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("b", "2"), file("a", "2")}}); !engi.Is(err, engi.Exhausted) {
 		t.Fatal(err)
 	}
 	same(t, "recorded", map[string]string{"a": "2", "b": "2"}, contents(t, s, "x", 0))
@@ -557,7 +558,7 @@ func model(t *testing.T, random *rand.Rand) {
 			} else {
 				now[p] = text
 			}
-			must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file(p, text)}}))
+			must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file(p, text)}}))
 			next()
 		case op < 6 && running: // a change in the sandbox
 			if _, ok := now[p]; ok && random.IntN(4) == 0 {
@@ -735,7 +736,7 @@ func day(ctx context.Context, t *testing.T, w *fixture, s *workspace.Service) (d
 	d.created, d.texts, d.sure = true, []string{"0"}, 1
 	write := func(text string) error {
 		d.texts = append(d.texts, text)
-		_, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("a", text)}})
+		_, err := s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("a", text)}})
 		if err == nil {
 			d.sure = len(d.texts)
 		}
@@ -837,7 +838,7 @@ func TestManyFiles(t *testing.T) {
 	if n := len(w.has(x.Sandbox)); n != 10_000 {
 		t.Fatalf("the sandbox has %d files", n)
 	}
-	if _, err := s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("more", "")}}); !engi.Is(err, engi.Exhausted) {
+	if _, err := s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("more", "")}}); !engi.Is(err, engi.Exhausted) {
 		t.Errorf("one more: %v", err)
 	}
 	w.in(x.Sandbox, func(b *fakeSandbox) { b.put("/workspace/more", "", 0o644) })
@@ -868,7 +869,7 @@ func TestLongHistory(t *testing.T) {
 	var text bytes.Buffer
 	for i := range 200 {
 		fmt.Fprintln(&text, i)
-		must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Owner: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("log", text.String())}}))
+		must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "a", Workspace: "x", Files: []engi.WorkspaceFile{file("log", text.String())}}))
 	}
 	lines := must[[]engi.BlameLine](t)(s.Blame(ctx, "a", "x", "log", 0))
 	for i, l := range lines {

@@ -73,11 +73,11 @@ func (a *Agents) Start(_ context.Context, spec engi.RunSpec) (engi.Run, error) {
 	return r.Run, nil
 }
 
-func (a *Agents) find(owner engi.Owner, id engi.RunID) (*agentRun, error) {
+func (a *Agents) find(viewer engi.Viewer, id engi.RunID) (*agentRun, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.all {
-		if r.ID == id && (owner == "" || r.Owner == owner) {
+		if r.ID == id && viewer.Sees(r.Owner) {
 			return r, nil
 		}
 	}
@@ -85,8 +85,8 @@ func (a *Agents) find(owner engi.Owner, id engi.RunID) (*agentRun, error) {
 }
 
 // Get implements engi.Agents.
-func (a *Agents) Get(_ context.Context, owner engi.Owner, id engi.RunID) (engi.Run, error) {
-	r, err := a.find(owner, id)
+func (a *Agents) Get(_ context.Context, viewer engi.Viewer, id engi.RunID) (engi.Run, error) {
+	r, err := a.find(viewer, id)
 	if err != nil {
 		return engi.Run{}, err
 	}
@@ -96,11 +96,11 @@ func (a *Agents) Get(_ context.Context, owner engi.Owner, id engi.RunID) (engi.R
 }
 
 // List implements engi.Agents.
-func (a *Agents) List(_ context.Context, owner engi.Owner, limit int) (all []engi.Run, _ error) {
+func (a *Agents) List(_ context.Context, viewer engi.Viewer, limit int) (all []engi.Run, _ error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, r := range a.all {
-		if (owner == "" || r.Owner == owner) && len(all) < limit {
+		if viewer.Sees(r.Owner) && len(all) < limit {
 			all = append(all, r.Run)
 		}
 	}
@@ -112,8 +112,8 @@ func call() engi.ToolCall {
 }
 
 // Messages implements engi.Agents.
-func (a *Agents) Messages(_ context.Context, owner engi.Owner, id engi.RunID) ([]engi.Message, error) {
-	r, err := a.find(owner, id)
+func (a *Agents) Messages(_ context.Context, viewer engi.Viewer, id engi.RunID) ([]engi.Message, error) {
+	r, err := a.find(viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -126,10 +126,10 @@ func (a *Agents) Messages(_ context.Context, owner engi.Owner, id engi.RunID) ([
 }
 
 // Watch implements engi.Agents.
-func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
+func (a *Agents) Watch(ctx context.Context, viewer engi.Viewer, id engi.RunID, seq int64) iter.Seq2[engi.RunUpdate, error] {
 	return func(yield func(engi.RunUpdate, error) bool) {
 		for {
-			events, err := a.events(ctx, owner, id, seq)
+			events, err := a.events(ctx, viewer, id, seq)
 			if err != nil {
 				yield(engi.RunUpdate{}, err)
 				return
@@ -147,8 +147,8 @@ func (a *Agents) Watch(ctx context.Context, owner engi.Owner, id engi.RunID, seq
 }
 
 // events returns the events after seq, and waits until there is one.
-func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, seq int64) ([]engi.RunUpdate, error) {
-	r, err := a.find(owner, id)
+func (a *Agents) events(ctx context.Context, viewer engi.Viewer, id engi.RunID, seq int64) ([]engi.RunUpdate, error) {
+	r, err := a.find(viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +178,8 @@ func (a *Agents) events(ctx context.Context, owner engi.Owner, id engi.RunID, se
 }
 
 // FullResult implements engi.Agents.
-func (a *Agents) FullResult(_ context.Context, owner engi.Owner, id engi.RunID, call string) ([]byte, error) {
-	if _, err := a.find(owner, id); err != nil {
+func (a *Agents) FullResult(_ context.Context, viewer engi.Viewer, id engi.RunID, call string) ([]byte, error) {
+	if _, err := a.find(viewer, id); err != nil {
 		return nil, err
 	}
 	if call != "c1" {
@@ -189,8 +189,8 @@ func (a *Agents) FullResult(_ context.Context, owner engi.Owner, id engi.RunID, 
 }
 
 // Cancel implements engi.Agents.
-func (a *Agents) Cancel(_ context.Context, owner engi.Owner, id engi.RunID) error {
-	r, err := a.find(owner, id)
+func (a *Agents) Cancel(_ context.Context, viewer engi.Viewer, id engi.RunID) error {
+	r, err := a.find(viewer, id)
 	if err != nil {
 		return err
 	}
@@ -204,8 +204,8 @@ func (a *Agents) Cancel(_ context.Context, owner engi.Owner, id engi.RunID) erro
 }
 
 // Decide implements engi.CallDecider. The call of a run waits as long as the run is running.
-func (a *Agents) Decide(_ context.Context, owner engi.Owner, id engi.RunID, call string, _ bool, _ string) error {
-	r, err := a.find(owner, id)
+func (a *Agents) Decide(_ context.Context, viewer engi.Viewer, id engi.RunID, call string, _ bool, _ string) error {
+	r, err := a.find(viewer, id)
 	if err != nil {
 		return err
 	}
@@ -218,8 +218,8 @@ func (a *Agents) Decide(_ context.Context, owner engi.Owner, id engi.RunID, call
 }
 
 // Delete implements engi.RunDeleter.
-func (a *Agents) Delete(ctx context.Context, owner engi.Owner, id engi.RunID) error {
-	if err := a.Cancel(ctx, owner, id); err != nil {
+func (a *Agents) Delete(ctx context.Context, viewer engi.Viewer, id engi.RunID) error {
+	if err := a.Cancel(ctx, viewer, id); err != nil {
 		return err
 	}
 	a.mu.Lock()

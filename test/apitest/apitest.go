@@ -91,7 +91,7 @@ type Options struct {
 	SSH         *ssh.Server
 	Approvals   engi.Approvals
 	Quota       func(engi.Owner) engi.Quota
-	Mirror      *mirror.Broker
+	Mirror      *mirror.Server
 	Metrics     prometheus.Gatherer
 	Links       rest.Links
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Check implements engi.Apps. Lines with "throw" are the errors.
-func (a *Apps) Check(_ context.Context, owner engi.Owner, name string) (engi.AppCheck, error) {
-	r, err := a.at(owner, name, 0)
+func (a *Apps) Check(_ context.Context, viewer engi.Viewer, name string) (engi.AppCheck, error) {
+	r, err := a.at(viewer, name, 0)
 	c := engi.AppCheck{Revision: r.Number}
 	for path, text := range r.files {
 		for i, line := range strings.Split(text, "\n") {
@@ -27,7 +27,7 @@ func (a *Apps) Check(_ context.Context, owner engi.Owner, name string) (engi.App
 
 // Screenshot implements engi.Apps. The pages are white.
 func (a *Apps) Screenshot(_ context.Context, spec engi.ScreenshotSpec) ([]byte, error) {
-	if _, err := a.at(spec.Owner, spec.App, 0); err != nil {
+	if _, err := a.at(spec.Viewer, spec.App, 0); err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer

@@ -17,7 +17,7 @@ import (
 func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	from, err := a.find(spec.Owner, spec.App)
+	from, err := a.find(spec.Viewer, spec.App)
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -33,7 +33,7 @@ func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, erro
 		return engi.App{}, err
 	}
 	spec.Name = cmp.Or(spec.Name, fmt.Sprint("app-", len(a.all)+1))
-	if _, err := a.find(from.Owner, spec.Name); err == nil {
+	if _, err := a.find(from.Owner.Viewer(), spec.Name); err == nil {
 		return engi.App{}, engi.Errorf(engi.Conflict, "there is an app %q already", spec.Name).WithRemedy("choose another name")
 	}
 	x := &app{request: request, applied: map[string]appRepeat{}, App: engi.App{
@@ -50,7 +50,7 @@ func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, erro
 func (a *Apps) Publish(ctx context.Context, spec engi.PublishSpec) (engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(spec.Owner, spec.App)
+	x, err := a.find(spec.Viewer, spec.App)
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -64,10 +64,10 @@ func (a *Apps) Publish(ctx context.Context, spec engi.PublishSpec) (engi.App, er
 }
 
 // Unpublish implements engi.Apps.
-func (a *Apps) Unpublish(ctx context.Context, owner engi.Owner, name string) error {
+func (a *Apps) Unpublish(ctx context.Context, viewer engi.Viewer, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil || x.Published.Revision == 0 {
 		return err
 	}
@@ -77,8 +77,8 @@ func (a *Apps) Unpublish(ctx context.Context, owner engi.Owner, name string) err
 }
 
 // Published implements engi.Apps.
-func (a *Apps) Published(_ context.Context, owner engi.Owner, name, path string, _ bool) (engi.PublishedFile, error) {
-	r, err := a.at(owner, name, 0)
+func (a *Apps) Published(_ context.Context, viewer engi.Viewer, name, path string, _ bool) (engi.PublishedFile, error) {
+	r, err := a.at(viewer, name, 0)
 	if err != nil {
 		return engi.PublishedFile{}, err
 	}

@@ -25,10 +25,10 @@ func (x *app) keep() engi.Revision {
 }
 
 // Snapshot implements engi.Apps.
-func (a *Apps) Snapshot(ctx context.Context, owner engi.Owner, name string) (engi.Revision, error) {
+func (a *Apps) Snapshot(ctx context.Context, viewer engi.Viewer, name string) (engi.Revision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return engi.Revision{}, err
 	}
@@ -38,10 +38,10 @@ func (a *Apps) Snapshot(ctx context.Context, owner engi.Owner, name string) (eng
 }
 
 // Restore implements engi.Apps.
-func (a *Apps) Restore(ctx context.Context, owner engi.Owner, name string, revision int64) (engi.Revision, error) {
+func (a *Apps) Restore(ctx context.Context, viewer engi.Viewer, name string, revision int64) (engi.Revision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return engi.Revision{}, err
 	}

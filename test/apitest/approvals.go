@@ -23,7 +23,7 @@ func (w *Fixture) Hold(owner engi.Owner, path string) (engi.Approval, <-chan eng
 		}
 	})
 	for {
-		all, err := w.Approvals.List(context.Background(), owner, engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
+		all, err := w.Approvals.List(context.Background(), owner.Viewer(), engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
 		if err != nil {
 			panic(err)
 		}

@@ -63,9 +63,9 @@ var (
 )
 
 // find returns an app. The caller must hold the lock.
-func (a *Apps) find(owner engi.Owner, name string) (*app, error) {
+func (a *Apps) find(viewer engi.Viewer, name string) (*app, error) {
 	for _, x := range a.all {
-		if (string(x.ID) == name || x.Name == name) && (owner == "" || x.Owner == owner) {
+		if (string(x.ID) == name || x.Name == name) && viewer.Sees(x.Owner) {
 			return x, nil
 		}
 	}
@@ -195,10 +195,10 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 }
 
 // Get implements engi.Apps.
-func (a *Apps) Get(_ context.Context, owner engi.Owner, name string) (engi.App, error) {
+func (a *Apps) Get(_ context.Context, viewer engi.Viewer, name string) (engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return engi.App{}, err
 	}
@@ -206,12 +206,12 @@ func (a *Apps) Get(_ context.Context, owner engi.Owner, name string) (engi.App, 
 }
 
 // List implements engi.Apps.
-func (a *Apps) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.App, error) {
+func (a *Apps) List(_ context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var list []engi.App
 	for _, x := range slices.Backward(a.all) {
-		if owner == "" || x.Owner == owner {
+		if viewer.Sees(x.Owner) {
 			list = append(list, x.App)
 		}
 	}
@@ -219,10 +219,10 @@ func (a *Apps) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.
 }
 
 // Open implements engi.Apps.
-func (a *Apps) Open(ctx context.Context, owner engi.Owner, name string) (engi.App, error) {
+func (a *Apps) Open(ctx context.Context, viewer engi.Viewer, name string) (engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil || x.State != engi.AppStopped {
 		if err != nil {
 			return engi.App{}, err
@@ -235,10 +235,10 @@ func (a *Apps) Open(ctx context.Context, owner engi.Owner, name string) (engi.Ap
 }
 
 // Stop implements engi.Apps.
-func (a *Apps) Stop(ctx context.Context, owner engi.Owner, name string) error {
+func (a *Apps) Stop(ctx context.Context, viewer engi.Viewer, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil || x.State == engi.AppStopped {
 		return err
 	}
@@ -248,10 +248,10 @@ func (a *Apps) Stop(ctx context.Context, owner engi.Owner, name string) error {
 }
 
 // Remove implements engi.Apps.
-func (a *Apps) Remove(ctx context.Context, owner engi.Owner, name string) error {
+func (a *Apps) Remove(ctx context.Context, viewer engi.Viewer, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ func (a *Apps) Remove(ctx context.Context, owner engi.Owner, name string) error 
 func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(spec.Owner, spec.App)
+	x, err := a.find(spec.Viewer, spec.App)
 	if err != nil {
 		return 0, err
 	}
@@ -333,7 +333,7 @@ func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
 // Edit implements engi.Apps: the text of the model is the prompt.
 func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 	a.mu.Lock()
-	x, err := a.find(spec.Owner, spec.App)
+	x, err := a.find(spec.Viewer, spec.App)
 	if err != nil {
 		a.mu.Unlock()
 		return 0, err
@@ -373,7 +373,7 @@ func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 		return 0, err
 	}
 	before := x.Revision
-	if _, err := a.Apply(ctx, engi.ApplySpec{Owner: spec.Owner, App: spec.App, Text: spec.Prompt, Actor: spec.Actor}); err != nil {
+	if _, err := a.Apply(ctx, engi.ApplySpec{Viewer: spec.Viewer, App: spec.App, Text: spec.Prompt, Actor: spec.Actor}); err != nil {
 		return 0, err
 	}
 	a.mu.Lock()
@@ -387,10 +387,10 @@ func (a *Apps) Edit(ctx context.Context, spec engi.EditSpec) (int64, error) {
 }
 
 // Watch implements engi.Apps.
-func (a *Apps) Watch(ctx context.Context, owner engi.Owner, name string, seq int64) iter.Seq2[engi.AppUpdate, error] {
+func (a *Apps) Watch(ctx context.Context, viewer engi.Viewer, name string, seq int64) iter.Seq2[engi.AppUpdate, error] {
 	return func(yield func(engi.AppUpdate, error) bool) {
 		a.mu.Lock()
-		x, err := a.find(owner, name)
+		x, err := a.find(viewer, name)
 		if err != nil {
 			a.mu.Unlock()
 			yield(engi.AppUpdate{}, err)
@@ -425,10 +425,10 @@ func (a *Apps) Watch(ctx context.Context, owner engi.Owner, name string, seq int
 }
 
 // Cancel implements engi.Apps.
-func (a *Apps) Cancel(ctx context.Context, owner engi.Owner, name string) error {
+func (a *Apps) Cancel(ctx context.Context, viewer engi.Viewer, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	switch {
 	case err != nil:
 		return err
@@ -442,10 +442,10 @@ func (a *Apps) Cancel(ctx context.Context, owner engi.Owner, name string) error 
 }
 
 // Rollback implements engi.Apps.
-func (a *Apps) Rollback(ctx context.Context, owner engi.Owner, name string, revision int64) (engi.Revision, error) {
+func (a *Apps) Rollback(ctx context.Context, viewer engi.Viewer, name string, revision int64) (engi.Revision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return engi.Revision{}, err
 	}
@@ -462,10 +462,10 @@ func (a *Apps) Rollback(ctx context.Context, owner engi.Owner, name string, revi
 }
 
 // Revisions implements engi.Apps.
-func (a *Apps) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Paging) ([]engi.Revision, error) {
+func (a *Apps) Revisions(_ context.Context, viewer engi.Viewer, name string, p engi.Paging) ([]engi.Revision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return nil, err
 	}
@@ -477,10 +477,10 @@ func (a *Apps) Revisions(_ context.Context, owner engi.Owner, name string, p eng
 }
 
 // Diff implements engi.Apps. Each file that has changed is one hunk.
-func (a *Apps) Diff(_ context.Context, owner engi.Owner, name string, from, to int64) (string, error) {
+func (a *Apps) Diff(_ context.Context, viewer engi.Viewer, name string, from, to int64) (string, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return "", err
 	}
@@ -516,8 +516,8 @@ func (a *Apps) Diff(_ context.Context, owner engi.Owner, name string, from, to i
 }
 
 // Files implements engi.Apps.
-func (a *Apps) Files(_ context.Context, owner engi.Owner, name string, revision int64) ([]engi.AppFile, error) {
-	r, err := a.at(owner, name, revision)
+func (a *Apps) Files(_ context.Context, viewer engi.Viewer, name string, revision int64) ([]engi.AppFile, error) {
+	r, err := a.at(viewer, name, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -530,12 +530,12 @@ func (a *Apps) Files(_ context.Context, owner engi.Owner, name string, revision 
 }
 
 // Manifest implements engi.Apps. Each file imports react, and each in src is a component.
-func (a *Apps) Manifest(ctx context.Context, owner engi.Owner, name string, revision int64) (engi.AppManifest, error) {
-	r, err := a.at(owner, name, revision)
+func (a *Apps) Manifest(ctx context.Context, viewer engi.Viewer, name string, revision int64) (engi.AppManifest, error) {
+	r, err := a.at(viewer, name, revision)
 	if err != nil {
 		return engi.AppManifest{}, err
 	}
-	files, err := a.Files(ctx, owner, name, r.Number)
+	files, err := a.Files(ctx, viewer, name, r.Number)
 	m := engi.AppManifest{App: r.App, Revision: r.Number, Entry: "src/App.jsx", Packages: map[string]string{"react": "19.2.0"}, Routes: []engi.AppRoute{{Path: "/", Component: "App", File: "src/App.jsx", Line: 1}}}
 	for _, f := range files {
 		m.Files = append(m.Files, engi.AppSource{AppFile: f, Type: "component", Lines: 1, Imports: []engi.AppImport{{Path: "react", Package: "react", Line: 1, Type: "static"}}, Exports: []string{"default"}})
@@ -546,10 +546,10 @@ func (a *Apps) Manifest(ctx context.Context, owner engi.Owner, name string, revi
 	return m, err
 }
 
-func (a *Apps) at(owner engi.Owner, name string, revision int64) (appRevision, error) {
+func (a *Apps) at(viewer engi.Viewer, name string, revision int64) (appRevision, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	x, err := a.find(owner, name)
+	x, err := a.find(viewer, name)
 	if err != nil {
 		return appRevision{}, err
 	}
@@ -557,8 +557,8 @@ func (a *Apps) at(owner engi.Owner, name string, revision int64) (appRevision, e
 }
 
 // File implements engi.Apps.
-func (a *Apps) File(_ context.Context, owner engi.Owner, name, path string, revision int64) (io.ReadCloser, error) {
-	r, err := a.at(owner, name, revision)
+func (a *Apps) File(_ context.Context, viewer engi.Viewer, name, path string, revision int64) (io.ReadCloser, error) {
+	r, err := a.at(viewer, name, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -570,8 +570,8 @@ func (a *Apps) File(_ context.Context, owner engi.Owner, name, path string, revi
 }
 
 // Zip implements engi.Apps.
-func (a *Apps) Zip(_ context.Context, owner engi.Owner, name string, revision int64, w io.Writer) error {
-	r, err := a.at(owner, name, revision)
+func (a *Apps) Zip(_ context.Context, viewer engi.Viewer, name string, revision int64, w io.Writer) error {
+	r, err := a.at(viewer, name, revision)
 	if err != nil {
 		return err
 	}
@@ -594,8 +594,8 @@ func (a *Apps) Zip(_ context.Context, owner engi.Owner, name string, revision in
 }
 
 // Logs implements engi.Apps.
-func (a *Apps) Logs(ctx context.Context, owner engi.Owner, name, after string, max int) (engi.AppLogs, error) {
-	x, err := a.Get(ctx, owner, name)
+func (a *Apps) Logs(ctx context.Context, viewer engi.Viewer, name, after string, max int) (engi.AppLogs, error) {
+	x, err := a.Get(ctx, viewer, name)
 	switch {
 	case err != nil:
 		return engi.AppLogs{}, err
@@ -613,12 +613,12 @@ func (a *Apps) Logs(ctx context.Context, owner engi.Owner, name, after string, m
 }
 
 // Status implements engi.Apps.
-func (a *Apps) Status(ctx context.Context, owner engi.Owner, name string) (engi.AppStatus, error) {
-	x, err := a.Get(ctx, owner, name)
+func (a *Apps) Status(ctx context.Context, viewer engi.Viewer, name string) (engi.AppStatus, error) {
+	x, err := a.Get(ctx, viewer, name)
 	if err != nil {
 		return engi.AppStatus{}, err
 	}
-	r, err := a.at(owner, name, 0)
+	r, err := a.at(viewer, name, 0)
 	return engi.AppStatus{App: x, Healthy: x.State == engi.AppReady, Checked: appMoment, Latency: 2 * time.Millisecond, Startup: time.Second, Memory: 100 << 20, Files: len(r.files), CacheHits: 0.9, FileTime: 4 * time.Millisecond,
 		Alerts: []engi.AppAlert{{Metric: "memory", Value: 0.85, Limit: 0.8, Action: engi.AppActRestartServer, Text: "the sandbox uses 85 % of its memory, more than 80 %", Since: appMoment, Seq: 7}}}, err
 }

@@ -43,7 +43,7 @@ var _ engi.Docs = (*Docs)(nil)
 var shelved = time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
 
 // visible reports whether a viewer may see an owner's object.
-func visible(viewer, owner engi.Owner) bool { return viewer == "" || owner == "" || viewer == owner }
+func visible(viewer engi.Viewer, owner engi.Owner) bool { return owner == "" || viewer.Sees(owner) }
 
 // Add implements engi.Docs.
 func (l *Docs) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document, error) {
@@ -88,11 +88,11 @@ func (l *Docs) Add(_ context.Context, spec engi.DocumentSpec) (engi.Document, er
 func pieces(s string) []string { return strings.Split(s, "\n## ") }
 
 // Documents implements engi.Docs.
-func (l *Docs) Documents(_ context.Context, owner engi.Owner, p engi.Paging, ids ...engi.DocumentID) (all []engi.Document, _ error) {
+func (l *Docs) Documents(_ context.Context, viewer engi.Viewer, p engi.Paging, ids ...engi.DocumentID) (all []engi.Document, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if visible(owner, d.Owner) && (len(ids) == 0 || slices.Contains(ids, d.ID)) {
+		if visible(viewer, d.Owner) && (len(ids) == 0 || slices.Contains(ids, d.ID)) {
 			all = append(all, d.Document)
 		}
 	}
@@ -103,8 +103,8 @@ func (l *Docs) Documents(_ context.Context, owner engi.Owner, p engi.Paging, ids
 }
 
 // Packages implements engi.Docs.
-func (l *Docs) Packages(ctx context.Context, owner engi.Owner) (all []engi.DocumentPackage, _ error) {
-	docs, err := l.Documents(ctx, owner, engi.Paging{})
+func (l *Docs) Packages(ctx context.Context, viewer engi.Viewer) (all []engi.DocumentPackage, _ error) {
+	docs, err := l.Documents(ctx, viewer, engi.Paging{})
 	for _, d := range docs {
 		if d.Package == "" {
 			continue
@@ -123,7 +123,7 @@ func (l *Docs) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchR
 	if strings.TrimSpace(spec.Text) == "" {
 		return f, engi.Errorf(engi.Invalid, "nothing is asked")
 	}
-	modules, err := l.Modules(ctx, spec.Owner, spec.Session)
+	modules, err := l.Modules(ctx, spec.Viewer, spec.Session)
 	if err != nil {
 		return f, err
 	}
@@ -139,7 +139,7 @@ func (l *Docs) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchR
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.all {
-		if !visible(spec.Owner, d.Owner) || spec.Own && d.Owner != spec.Owner && d.Owner != "" || spec.Package != "" && d.Package != spec.Package {
+		if !visible(spec.Viewer, d.Owner) || spec.Package != "" && d.Package != spec.Package {
 			continue
 		}
 		for _, p := range pieces(d.text) {
@@ -150,9 +150,6 @@ func (l *Docs) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchR
 		}
 	}
 	for _, m := range modules {
-		if spec.Own && m.Owner != spec.Owner {
-			continue
-		}
 		if n := count(m.Description); n > 0 && spec.Package == "" {
 			f.Hits = append(f.Hits, engi.SearchHit{Text: m.Description, Module: &m, Score: n})
 		}
@@ -166,11 +163,11 @@ func (l *Docs) Search(ctx context.Context, spec engi.SearchSpec) (f engi.SearchR
 }
 
 // Refresh implements engi.Docs. Documents never change.
-func (l *Docs) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentID) (all []engi.Document, _ error) {
+func (l *Docs) Refresh(_ context.Context, viewer engi.Viewer, id engi.DocumentID) (all []engi.Document, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, d := range l.all {
-		if (id == "" && d.Owner == owner && d.Fetched) || d.ID == id && (owner == "" || d.Owner == owner) {
+		if (id == "" && d.Owner == viewer.Owner() && d.Fetched) || d.ID == id && viewer.Sees(d.Owner) {
 			l.all[i].Checked = d.Checked.Add(time.Hour)
 			all = append(all, l.all[i].Document)
 		}
@@ -182,14 +179,14 @@ func (l *Docs) Refresh(_ context.Context, owner engi.Owner, id engi.DocumentID) 
 }
 
 // Remove implements engi.Docs.
-func (l *Docs) Remove(_ context.Context, owner engi.Owner, id engi.DocumentID) error {
+func (l *Docs) Remove(_ context.Context, viewer engi.Viewer, id engi.DocumentID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && visible(owner, d.Owner) })
+	i := slices.IndexFunc(l.all, func(d text) bool { return d.ID == id && visible(viewer, d.Owner) })
 	if i < 0 {
 		return engi.Errorf(engi.NotFound, "there is no such document")
 	}
-	if owner != "" && l.all[i].Owner == "" {
+	if !viewer.Sees(l.all[i].Owner) {
 		return engi.Errorf(engi.Denied, "it is the node's")
 	}
 	l.all = slices.Delete(l.all, i, i+1)
@@ -197,17 +194,17 @@ func (l *Docs) Remove(_ context.Context, owner engi.Owner, id engi.DocumentID) e
 }
 
 // session returns the ID and the owner of a session.
-func (l *Docs) session(ctx context.Context, owner engi.Owner, idOrName string) (engi.SessionID, engi.Owner, error) {
+func (l *Docs) session(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.SessionID, engi.Owner, error) {
 	if l.Sessions == nil {
-		return engi.SessionID(idOrName), owner, nil
+		return engi.SessionID(idOrName), viewer.Owner(), nil
 	}
-	s, err := l.Sessions.Get(ctx, owner, idOrName)
+	s, err := l.Sessions.Get(ctx, viewer, idOrName)
 	return s.ID, s.Owner, err
 }
 
 // SaveModules implements engi.Docs.
-func (l *Docs) SaveModules(ctx context.Context, owner engi.Owner, session string, modules []engi.CodeModule) error {
-	id, owner, err := l.session(ctx, owner, session)
+func (l *Docs) SaveModules(ctx context.Context, viewer engi.Viewer, session string, modules []engi.CodeModule) error {
+	id, owner, err := l.session(ctx, viewer, session)
 	if err != nil {
 		return err
 	}
@@ -228,18 +225,18 @@ func (l *Docs) SaveModules(ctx context.Context, owner engi.Owner, session string
 }
 
 // Modules implements engi.Docs.
-func (l *Docs) Modules(ctx context.Context, owner engi.Owner, session string) (all []engi.CodeModule, _ error) {
+func (l *Docs) Modules(ctx context.Context, viewer engi.Viewer, session string) (all []engi.CodeModule, _ error) {
 	var id engi.SessionID
 	if session != "" {
 		var err error
-		if id, _, err = l.session(ctx, owner, session); err != nil {
+		if id, _, err = l.session(ctx, viewer, session); err != nil {
 			return nil, err
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.modules {
-		if (owner == "" || m.owner == owner) && (m.Scope == engi.ModuleUser || m.Session == id) {
+		if viewer.Sees(m.owner) && (m.Scope == engi.ModuleUser || m.Session == id) {
 			m.Owner = m.owner
 			all = append(all, m.CodeModule)
 		}

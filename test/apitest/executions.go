@@ -250,11 +250,11 @@ func (r *run) complain(line string, err error) engi.Exit {
 	return engi.Exit{Code: 1, Cause: engi.CauseExited}
 }
 
-func (x *Executions) find(owner engi.Owner, id engi.ExecutionID) (*run, error) {
+func (x *Executions) find(viewer engi.Viewer, id engi.ExecutionID) (*run, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.all {
-		if s := r.snapshot(); s.ID == id && (owner == "" || s.Owner == owner) {
+		if s := r.snapshot(); s.ID == id && viewer.Sees(s.Owner) {
 			return r, nil
 		}
 	}
@@ -262,8 +262,8 @@ func (x *Executions) find(owner engi.Owner, id engi.ExecutionID) (*run, error) {
 }
 
 // Get returns an execution.
-func (x *Executions) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
-	r, err := x.find(owner, id)
+func (x *Executions) Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (engi.Execution, error) {
+	r, err := x.find(viewer, id)
 	if err != nil {
 		return engi.Execution{}, err
 	}
@@ -271,8 +271,8 @@ func (x *Executions) Get(ctx context.Context, owner engi.Owner, id engi.Executio
 }
 
 // Wait returns an execution once it is done.
-func (x *Executions) Wait(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
-	r, err := x.find(owner, id)
+func (x *Executions) Wait(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (engi.Execution, error) {
+	r, err := x.find(viewer, id)
 	if err != nil {
 		return engi.Execution{}, err
 	}
@@ -285,9 +285,9 @@ func (x *Executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 }
 
 // Watch yields the events from an offset.
-func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
+func (x *Executions) Watch(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
 	return func(yield func(engi.ExecutionUpdate, error) bool) {
-		r, err := x.find(owner, id)
+		r, err := x.find(viewer, id)
 		if err != nil {
 			yield(engi.ExecutionUpdate{}, err)
 			return
@@ -332,8 +332,8 @@ func (x *Executions) Watch(ctx context.Context, owner engi.Owner, id engi.Execut
 }
 
 // Cancel ends an execution.
-func (x *Executions) Cancel(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
-	r, err := x.find(owner, id)
+func (x *Executions) Cancel(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) error {
+	r, err := x.find(viewer, id)
 	if err != nil {
 		return err
 	}
@@ -347,14 +347,14 @@ func (x *Executions) Cancel(ctx context.Context, owner engi.Owner, id engi.Execu
 }
 
 // List returns executions, newest first.
-func (x *Executions) List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]engi.Execution, error) {
+func (x *Executions) List(ctx context.Context, viewer engi.Viewer, f engi.ExecutionFilter) ([]engi.Execution, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var list []engi.Execution
 	skip := f.Before != ""
 	for _, r := range slices.Backward(x.all) {
 		s := r.snapshot()
-		if owner != "" && s.Owner != owner {
+		if !viewer.Sees(s.Owner) {
 			continue
 		}
 		if skip {
@@ -372,8 +372,8 @@ func (x *Executions) List(ctx context.Context, owner engi.Owner, f engi.Executio
 }
 
 // Artifact opens an artifact.
-func (x *Executions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
-	r, err := x.find(owner, id)
+func (x *Executions) Artifact(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+	r, err := x.find(viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -388,8 +388,8 @@ func (x *Executions) Artifact(ctx context.Context, owner engi.Owner, id engi.Exe
 }
 
 // Artifacts returns the contents of small artifacts.
-func (x *Executions) Artifacts(_ context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
-	r, err := x.find(owner, id)
+func (x *Executions) Artifacts(_ context.Context, viewer engi.Viewer, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	r, err := x.find(viewer, id)
 	if err != nil {
 		return nil, err
 	}

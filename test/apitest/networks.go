@@ -29,7 +29,7 @@ func NewNetworks(s *Sandboxes) *Networks {
 
 // Add appends events. It sets their sandbox, owner and time.
 func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.NetworkRecord) error {
-	b, err := n.s.Get(ctx, "", id)
+	b, err := n.s.Get(ctx, engi.Everyone, id)
 	if err != nil {
 		return err
 	}
@@ -45,11 +45,11 @@ func (n *Networks) Add(ctx context.Context, id engi.SandboxID, events ...engi.Ne
 }
 
 // Events returns the events after seq.
-func (n *Networks) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
+func (n *Networks) Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
 	if limit == 0 {
 		limit = 1000
 	}
-	if _, err := n.s.Get(ctx, owner, id); err != nil {
+	if _, err := n.s.Get(ctx, viewer, id); err != nil {
 		return nil, err
 	}
 	for {

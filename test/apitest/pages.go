@@ -52,8 +52,8 @@ var _ engi.Pages = (*Pages)(nil)
 const counterPage = `<main><h1 id="count">%d</h1><button data-action="add">+</button></main>`
 
 // find returns the page of a session. The caller must hold the lock.
-func (u *Pages) find(ctx context.Context, owner engi.Owner, session string) (*sessionPage, error) {
-	s, err := u.Sessions.Get(ctx, owner, session)
+func (u *Pages) find(ctx context.Context, viewer engi.Viewer, session string) (*sessionPage, error) {
+	s, err := u.Sessions.Get(ctx, viewer, session)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (u *Pages) happen(x *sessionPage, updates ...engi.PageUpdate) {
 func (u *Pages) Act(ctx context.Context, a engi.PageAction) (int64, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x, err := u.find(ctx, a.Owner, a.Session)
+	x, err := u.find(ctx, a.Viewer, a.Session)
 	switch {
 	case err != nil:
 		return 0, err
@@ -163,10 +163,10 @@ func (u *Pages) answer(x *sessionPage, action string) {
 }
 
 // Get implements engi.Pages.
-func (u *Pages) Get(ctx context.Context, owner engi.Owner, session string, at int64) (engi.Page, error) {
+func (u *Pages) Get(ctx context.Context, viewer engi.Viewer, session string, at int64) (engi.Page, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x, err := u.find(ctx, owner, session)
+	x, err := u.find(ctx, viewer, session)
 	if err != nil || at == 0 {
 		if x != nil {
 			return x.Page, err
@@ -190,10 +190,10 @@ func (u *Pages) then(x *sessionPage, at int64) (engi.Page, error) {
 }
 
 // Watch implements engi.Pages.
-func (u *Pages) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
+func (u *Pages) Watch(ctx context.Context, viewer engi.Viewer, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
 	return func(yield func(engi.PageUpdate, error) bool) {
 		u.mu.Lock()
-		x, err := u.find(ctx, owner, session)
+		x, err := u.find(ctx, viewer, session)
 		if err != nil {
 			u.mu.Unlock()
 			yield(engi.PageUpdate{}, err)
@@ -231,10 +231,10 @@ func (u *Pages) Watch(ctx context.Context, owner engi.Owner, session string, seq
 }
 
 // Cancel implements engi.Pages.
-func (u *Pages) Cancel(ctx context.Context, owner engi.Owner, session string) error {
+func (u *Pages) Cancel(ctx context.Context, viewer engi.Viewer, session string) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x, err := u.find(ctx, owner, session)
+	x, err := u.find(ctx, viewer, session)
 	if err != nil || x.Working == "" {
 		return err
 	}
@@ -243,10 +243,10 @@ func (u *Pages) Cancel(ctx context.Context, owner engi.Owner, session string) er
 }
 
 // Restore implements engi.Pages.
-func (u *Pages) Restore(ctx context.Context, owner engi.Owner, session string, at int64) (engi.Page, error) {
+func (u *Pages) Restore(ctx context.Context, viewer engi.Viewer, session string, at int64) (engi.Page, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x, err := u.find(ctx, owner, session)
+	x, err := u.find(ctx, viewer, session)
 	if err != nil {
 		return engi.Page{}, err
 	}
@@ -270,7 +270,7 @@ func (u *Pages) Restore(ctx context.Context, owner engi.Owner, session string, a
 func (u *Pages) Happen(ctx context.Context, session engi.SessionID, updates ...engi.PageUpdate) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	x, err := u.find(ctx, "", string(session))
+	x, err := u.find(ctx, engi.Everyone, string(session))
 	if err == nil {
 		u.happen(x, updates...)
 	}

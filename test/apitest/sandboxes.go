@@ -190,8 +190,8 @@ func (s *Sandboxes) create(ctx context.Context, id engi.SandboxID, spec engi.San
 	return r.rec, nil
 }
 
-func (s *Sandboxes) runs(ctx context.Context, owner engi.Owner) ([]engi.Sandbox, error) {
-	xs, err := s.x.List(ctx, owner, engi.ExecutionFilter{State: engi.ExecutionRunning})
+func (s *Sandboxes) runs(ctx context.Context, viewer engi.Viewer) ([]engi.Sandbox, error) {
+	xs, err := s.x.List(ctx, viewer, engi.ExecutionFilter{State: engi.ExecutionRunning})
 	var list []engi.Sandbox
 	for _, x := range xs {
 		list = append(list, engi.Sandbox{
@@ -203,18 +203,18 @@ func (s *Sandboxes) runs(ctx context.Context, owner engi.Owner) ([]engi.Sandbox,
 }
 
 // find returns a sandbox; the caller holds mu.
-func (s *Sandboxes) find(owner engi.Owner, id engi.SandboxID) (*sandbox, error) {
+func (s *Sandboxes) find(viewer engi.Viewer, id engi.SandboxID) (*sandbox, error) {
 	for _, r := range s.all {
-		if r.rec.ID == id && (owner == "" || r.rec.Owner == owner) {
+		if r.rec.ID == id && viewer.Sees(r.rec.Owner) {
 			return r, nil
 		}
 	}
-	return nil, engi.Errorf(engi.NotFound, "no sandbox %s", id)
+	return nil, engi.Errorf(engi.NotFound, "there is no sandbox %s", id)
 }
 
 // Get returns a sandbox.
-func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	runs, err := s.runs(ctx, owner)
+func (s *Sandboxes) Get(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Sandbox, error) {
+	runs, err := s.runs(ctx, viewer)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -225,7 +225,7 @@ func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.find(owner, id)
+	r, err := s.find(viewer, id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -233,14 +233,14 @@ func (s *Sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID
 }
 
 // List returns the sandboxes that f selects.
-func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
-	all, err := s.runs(ctx, owner)
+func (s *Sandboxes) List(ctx context.Context, viewer engi.Viewer, f engi.SandboxFilter) ([]engi.Sandbox, error) {
+	all, err := s.runs(ctx, viewer)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	for _, r := range s.all {
-		if owner == "" || r.rec.Owner == owner {
+		if viewer.Sees(r.rec.Owner) {
 			all = append(all, r.rec)
 		}
 	}
@@ -273,13 +273,13 @@ func (s *Sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 }
 
 // Update changes a sandbox.
-func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+func (s *Sandboxes) Update(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
 	if err := u.Faults(engi.Bounds{}).Err(); err != nil {
 		return engi.Sandbox{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.find(owner, id)
+	r, err := s.find(viewer, id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -313,16 +313,16 @@ func (s *Sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sandbo
 }
 
 // Stop stops a sandbox, or the execution in it.
-func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
-	b, err := s.Get(ctx, owner, id)
+func (s *Sandboxes) Stop(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) error {
+	b, err := s.Get(ctx, viewer, id)
 	if err != nil {
 		return err
 	}
 	if b.Execution != "" {
-		return s.x.Cancel(ctx, owner, b.Execution)
+		return s.x.Cancel(ctx, viewer, b.Execution)
 	}
 	s.mu.Lock()
-	r, err := s.find(owner, id)
+	r, err := s.find(viewer, id)
 	if err == nil && r.rec.State != engi.Stopped {
 		r.rec.State, r.rec.End, r.rec.Stopped, r.rec.Deadline = engi.Stopped, engi.CauseCancelled, time.Now().UTC(), time.Time{}
 	}
@@ -335,10 +335,10 @@ func (s *Sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxI
 }
 
 // Enter returns the guest of a sandbox.
-func (s *Sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+func (s *Sandboxes) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, err := s.find(owner, id)
+	r, err := s.find(viewer, id)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -353,8 +353,8 @@ func (s *Sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.Sandbox
 }
 
 // Samples returns one sample.
-func (s *Sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
-	b, err := s.Get(ctx, owner, id)
+func (s *Sandboxes) Samples(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	b, err := s.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -367,8 +367,8 @@ func (s *Sandboxes) Lifecycle() engi.Lifecycle { return lifecycle{s} }
 
 type lifecycle struct{ s *Sandboxes }
 
-func (l lifecycle) to(owner engi.Owner, id engi.SandboxID, from []engi.State, to engi.State) (*sandbox, error) {
-	r, err := l.s.find(owner, id)
+func (l lifecycle) to(viewer engi.Viewer, id engi.SandboxID, from []engi.State, to engi.State) (*sandbox, error) {
+	r, err := l.s.find(viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -382,31 +382,31 @@ func (l lifecycle) to(owner engi.Owner, id engi.SandboxID, from []engi.State, to
 	return r, nil
 }
 
-func (l lifecycle) Pause(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
+func (l lifecycle) Pause(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) error {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	_, err := l.to(owner, id, []engi.State{engi.Running}, engi.Paused)
+	_, err := l.to(viewer, id, []engi.State{engi.Running}, engi.Paused)
 	return err
 }
 
-func (l lifecycle) Hibernate(ctx context.Context, owner engi.Owner, id engi.SandboxID, diskOnly bool) error {
+func (l lifecycle) Hibernate(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, diskOnly bool) error {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	r, err := l.s.find(owner, id)
+	r, err := l.s.find(viewer, id)
 	if err == nil && r.rec.State == engi.Hibernated {
 		return engi.Errorf(engi.Conflict, "sandbox %s sleeps already", id)
 	}
-	r, err = l.to(owner, id, []engi.State{engi.Running, engi.Paused}, engi.Hibernated)
+	r, err = l.to(viewer, id, []engi.State{engi.Running, engi.Paused}, engi.Hibernated)
 	if err == nil {
 		r.rec.Disk, r.rec.Deadline = diskOnly, time.Time{}
 	}
 	return err
 }
 
-func (l lifecycle) Resume(ctx context.Context, owner engi.Owner, id engi.SandboxID, timeout time.Duration, cold bool) (engi.Sandbox, error) {
+func (l lifecycle) Resume(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, timeout time.Duration, cold bool) (engi.Sandbox, error) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	r, err := l.to(owner, id, []engi.State{engi.Paused, engi.Hibernated}, engi.Running)
+	r, err := l.to(viewer, id, []engi.State{engi.Paused, engi.Hibernated}, engi.Running)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -417,10 +417,10 @@ func (l lifecycle) Resume(ctx context.Context, owner engi.Owner, id engi.Sandbox
 	return r.rec, nil
 }
 
-func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
+func (l lifecycle) Snapshot(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.SnapshotSpec) (engi.Snapshot, error) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	r, err := l.s.find(owner, id)
+	r, err := l.s.find(viewer, id)
 	if err != nil {
 		return engi.Snapshot{}, err
 	}
@@ -436,8 +436,8 @@ func (l lifecycle) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sandb
 }
 
 // Fork creates fresh sandboxes; the third one of a request fails.
-func (l lifecycle) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
-	b, err := l.s.Get(ctx, owner, id)
+func (l lifecycle) Fork(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
+	b, err := l.s.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -462,41 +462,41 @@ func (s *Sandboxes) Snapshots() engi.Snapshots { return snapshots{s} }
 
 type snapshots struct{ s *Sandboxes }
 
-func (k snapshots) at(owner engi.Owner, name string) (int, error) {
+func (k snapshots) at(viewer engi.Viewer, name string) (int, error) {
 	for i, x := range slices.Backward(k.s.kept) {
-		if (string(x.ID) == name || x.Name == name && name != "") && (owner == "" || x.Owner == owner) {
+		if (string(x.ID) == name || x.Name == name && name != "") && viewer.Sees(x.Owner) {
 			return i, nil
 		}
 	}
 	return 0, engi.Errorf(engi.NotFound, "no snapshot %q", name)
 }
 
-func (k snapshots) Get(ctx context.Context, owner engi.Owner, name string) (engi.Snapshot, error) {
+func (k snapshots) Get(ctx context.Context, viewer engi.Viewer, name string) (engi.Snapshot, error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
-	i, err := k.at(owner, name)
+	i, err := k.at(viewer, name)
 	if err != nil {
 		return engi.Snapshot{}, err
 	}
 	return k.s.kept[i], nil
 }
 
-func (k snapshots) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Paging) ([]engi.Snapshot, error) {
+func (k snapshots) List(ctx context.Context, viewer engi.Viewer, sandbox engi.SandboxID, p engi.Paging) ([]engi.Snapshot, error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
 	var list []engi.Snapshot
 	for _, x := range slices.Backward(k.s.kept) {
-		if (owner == "" || x.Owner == owner) && (sandbox == "" || x.Sandbox == sandbox) {
+		if viewer.Sees(x.Owner) && (sandbox == "" || x.Sandbox == sandbox) {
 			list = append(list, x)
 		}
 	}
 	return engi.Cut(p, list, func(x engi.Snapshot) string { return string(x.ID) })
 }
 
-func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) error {
+func (k snapshots) Remove(ctx context.Context, viewer engi.Viewer, name string) error {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
-	i, err := k.at(owner, name)
+	i, err := k.at(viewer, name)
 	if err == nil {
 		k.s.kept = slices.Delete(k.s.kept, i, i+1)
 	}
@@ -506,8 +506,8 @@ func (k snapshots) Remove(ctx context.Context, owner engi.Owner, name string) er
 // ports is a fake engi.Ports.
 type ports struct{ s *Sandboxes }
 
-func (p ports) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error) {
-	if _, err := p.s.Get(ctx, owner, id); err != nil {
+func (p ports) Listening(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) ([]preview.Port, error) {
+	if _, err := p.s.Get(ctx, viewer, id); err != nil {
 		return nil, err
 	}
 	return []preview.Port{{Port: 8080, Process: "node", URL: p.URL(id, 8080)}}, nil

@@ -68,20 +68,20 @@ func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Sessio
 	return x, nil
 }
 
-func (s *Sessions) find(owner engi.Owner, idOrName string) (*engi.Session, error) {
+func (s *Sessions) find(viewer engi.Viewer, idOrName string) (*engi.Session, error) {
 	for i, x := range s.all {
-		if (string(x.ID) == idOrName || x.Name == idOrName && idOrName != "") && (owner == "" || x.Owner == owner) {
+		if (string(x.ID) == idOrName || x.Name == idOrName && idOrName != "") && viewer.Sees(x.Owner) {
 			return &s.all[i], nil
 		}
 	}
-	return nil, engi.Errorf(engi.NotFound, "there is no such session")
+	return nil, engi.Errorf(engi.NotFound, "there is no session %.80q", idOrName)
 }
 
 // Get implements engi.Sessions.
-func (s *Sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
+func (s *Sessions) Get(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}
@@ -89,11 +89,11 @@ func (s *Sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (en
 }
 
 // List implements engi.Sessions.
-func (s *Sessions) List(_ context.Context, owner engi.Owner, p engi.Paging) (list []engi.Session, _ error) {
+func (s *Sessions) List(_ context.Context, viewer engi.Viewer, p engi.Paging) (list []engi.Session, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.all {
-		if owner == "" || x.Owner == owner {
+		if viewer.Sees(x.Owner) {
 			list = append(list, x)
 		}
 	}
@@ -101,10 +101,10 @@ func (s *Sessions) List(_ context.Context, owner engi.Owner, p engi.Paging) (lis
 }
 
 // PushGit implements engi.SessionFiles.
-func (s *Sessions) PushGit(_ context.Context, owner engi.Owner, idOrName string, p engi.GitPush) (engi.GitPushed, error) {
+func (s *Sessions) PushGit(_ context.Context, viewer engi.Viewer, idOrName string, p engi.GitPush) (engi.GitPushed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	switch {
 	case err != nil:
 		return engi.GitPushed{}, err
@@ -118,10 +118,10 @@ func (s *Sessions) PushGit(_ context.Context, owner engi.Owner, idOrName string,
 }
 
 // SaveWorkspace implements engi.SessionFiles.
-func (s *Sessions) SaveWorkspace(_ context.Context, owner engi.Owner, idOrName string) (engi.WorkspaceCopy, error) {
+func (s *Sessions) SaveWorkspace(_ context.Context, viewer engi.Viewer, idOrName string) (engi.WorkspaceCopy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	switch {
 	case err != nil:
 		return engi.WorkspaceCopy{}, err
@@ -133,17 +133,17 @@ func (s *Sessions) SaveWorkspace(_ context.Context, owner engi.Owner, idOrName s
 }
 
 // Enter implements engi.Sessions.
-func (s *Sessions) Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error) {
+func (s *Sessions) Enter(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Guest, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := s.start(ctx, x); err != nil {
 		return nil, nil, err
 	}
-	return s.Sandboxes.Enter(ctx, "", x.Sandbox)
+	return s.Sandboxes.Enter(ctx, engi.Everyone, x.Sandbox)
 }
 
 // start creates the session's sandbox if it has none. The caller holds s.mu.
@@ -159,9 +159,9 @@ func (s *Sessions) start(ctx context.Context, x *engi.Session) error {
 }
 
 // RunCode implements engi.Sessions.
-func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
+func (s *Sessions) RunCode(ctx context.Context, viewer engi.Viewer, idOrName string, spec engi.CodeSpec, out func(engi.Chunk)) (engi.CodeResult, error) {
 	s.mu.Lock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err != nil {
 		s.mu.Unlock()
 		return engi.CodeResult{}, err
@@ -196,10 +196,10 @@ func (s *Sessions) RunCode(ctx context.Context, owner engi.Owner, idOrName strin
 }
 
 // Release implements engi.Sessions.
-func (s *Sessions) Release(_ context.Context, owner engi.Owner, idOrName string) error {
+func (s *Sessions) Release(_ context.Context, viewer engi.Viewer, idOrName string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err == nil {
 		x.State, x.Sandbox = engi.SessionIdle, ""
 	}
@@ -207,10 +207,10 @@ func (s *Sessions) Release(_ context.Context, owner engi.Owner, idOrName string)
 }
 
 // Terminate implements engi.Sessions.
-func (s *Sessions) Terminate(_ context.Context, owner engi.Owner, idOrName string) error {
+func (s *Sessions) Terminate(_ context.Context, viewer engi.Viewer, idOrName string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err == nil {
 		x.State = engi.SessionTerminated
 	}
@@ -226,38 +226,38 @@ func (s *Sessions) Dependencies(context.Context) (engi.Dependencies, error) {
 }
 
 // Attach implements engi.SessionLifecycle.
-func (s *Sessions) Attach(_ context.Context, owner engi.Owner, idOrName, client string) (engi.Session, error) {
-	return s.become(owner, idOrName, engi.SessionRunning, func(x *engi.Session) {
+func (s *Sessions) Attach(_ context.Context, viewer engi.Viewer, idOrName, client string) (engi.Session, error) {
+	return s.become(viewer, idOrName, engi.SessionRunning, func(x *engi.Session) {
 		x.Attached = append(x.Attached, engi.SessionClient{Name: client, Since: x.Created})
 	})
 }
 
 // Detach implements engi.SessionLifecycle.
-func (s *Sessions) Detach(_ context.Context, owner engi.Owner, idOrName, client string) (engi.Session, error) {
-	return s.become(owner, idOrName, "", func(x *engi.Session) {
+func (s *Sessions) Detach(_ context.Context, viewer engi.Viewer, idOrName, client string) (engi.Session, error) {
+	return s.become(viewer, idOrName, "", func(x *engi.Session) {
 		x.Attached = slices.DeleteFunc(x.Attached, func(c engi.SessionClient) bool { return c.Name == client })
 	})
 }
 
 // Suspend implements engi.SessionLifecycle.
-func (s *Sessions) Suspend(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	return s.become(owner, idOrName, engi.SessionSuspended, nil)
+func (s *Sessions) Suspend(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	return s.become(viewer, idOrName, engi.SessionSuspended, nil)
 }
 
 // Hibernate implements engi.SessionLifecycle.
-func (s *Sessions) Hibernate(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	return s.become(owner, idOrName, engi.SessionHibernated, nil)
+func (s *Sessions) Hibernate(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	return s.become(viewer, idOrName, engi.SessionHibernated, nil)
 }
 
 // Resume implements engi.SessionLifecycle.
-func (s *Sessions) Resume(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	return s.become(owner, idOrName, engi.SessionRunning, nil)
+func (s *Sessions) Resume(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	return s.become(viewer, idOrName, engi.SessionRunning, nil)
 }
 
-func (s *Sessions) become(owner engi.Owner, idOrName string, to engi.SessionState, then func(*engi.Session)) (engi.Session, error) {
+func (s *Sessions) become(viewer engi.Viewer, idOrName string, to engi.SessionState, then func(*engi.Session)) (engi.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	x, err := s.find(owner, idOrName)
+	x, err := s.find(viewer, idOrName)
 	if err != nil {
 		return engi.Session{}, err
 	}

@@ -35,9 +35,9 @@ func (v *Volumes) close() {
 	}
 }
 
-func (v *Volumes) at(owner engi.Owner, name string) (int, error) {
+func (v *Volumes) at(viewer engi.Viewer, name string) (int, error) {
 	for i, x := range v.all {
-		if (string(x.ID) == name || x.Name == name) && (owner == "" || x.Owner == owner) {
+		if (string(x.ID) == name || x.Name == name) && viewer.Sees(x.Owner) {
 			return i, nil
 		}
 	}
@@ -69,10 +69,10 @@ func (v *Volumes) Create(ctx context.Context, spec engi.VolumeSpec) (engi.Volume
 }
 
 // Get returns a volume.
-func (v *Volumes) Get(ctx context.Context, owner engi.Owner, name string) (engi.Volume, error) {
+func (v *Volumes) Get(ctx context.Context, viewer engi.Viewer, name string) (engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	i, err := v.at(owner, name)
+	i, err := v.at(viewer, name)
 	if err != nil {
 		return engi.Volume{}, err
 	}
@@ -80,12 +80,12 @@ func (v *Volumes) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns volumes by name.
-func (v *Volumes) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Volume, error) {
+func (v *Volumes) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	var list []engi.Volume
 	for _, x := range v.all {
-		if owner == "" || x.Owner == owner {
+		if viewer.Sees(x.Owner) {
 			list = append(list, x.Volume)
 		}
 	}
@@ -94,10 +94,10 @@ func (v *Volumes) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 }
 
 // Remove deletes a volume.
-func (v *Volumes) Remove(ctx context.Context, owner engi.Owner, name string) error {
+func (v *Volumes) Remove(ctx context.Context, viewer engi.Viewer, name string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	i, err := v.at(owner, name)
+	i, err := v.at(viewer, name)
 	if err != nil {
 		return err
 	}
@@ -107,10 +107,10 @@ func (v *Volumes) Remove(ctx context.Context, owner engi.Owner, name string) err
 }
 
 // Files opens the files of a volume.
-func (v *Volumes) Files(ctx context.Context, owner engi.Owner, name string) (engi.VolumeFiles, error) {
+func (v *Volumes) Files(ctx context.Context, viewer engi.Viewer, name string) (engi.VolumeFiles, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	i, err := v.at(owner, name)
+	i, err := v.at(viewer, name)
 	if err != nil {
 		return nil, err
 	}
@@ -219,9 +219,9 @@ type Secrets struct {
 
 var _ engi.Secrets = (*Secrets)(nil)
 
-func (s *Secrets) at(owner engi.Owner, name string) (int, error) {
+func (s *Secrets) at(viewer engi.Viewer, name string) (int, error) {
 	for i, x := range s.all {
-		if (string(x.ID) == name || x.Name == name) && (owner == "" || x.Owner == owner) {
+		if (string(x.ID) == name || x.Name == name) && viewer.Sees(x.Owner) {
 			return i, nil
 		}
 	}
@@ -248,10 +248,10 @@ func (s *Secrets) Create(ctx context.Context, x engi.Secret, value string) (engi
 }
 
 // Get returns a secret.
-func (s *Secrets) Get(ctx context.Context, owner engi.Owner, name string) (engi.Secret, error) {
+func (s *Secrets) Get(ctx context.Context, viewer engi.Viewer, name string) (engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, err := s.at(owner, name)
+	i, err := s.at(viewer, name)
 	if err != nil {
 		return engi.Secret{}, err
 	}
@@ -259,12 +259,12 @@ func (s *Secrets) Get(ctx context.Context, owner engi.Owner, name string) (engi.
 }
 
 // List returns secrets.
-func (s *Secrets) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Secret, error) {
+func (s *Secrets) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []engi.Secret
 	for _, x := range s.all {
-		if owner == "" || x.Owner == owner {
+		if viewer.Sees(x.Owner) {
 			list = append(list, x)
 		}
 	}
@@ -272,14 +272,14 @@ func (s *Secrets) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 }
 
 // Update increments the version.
-func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value string, metadata map[string]string, hosts *[]string) (engi.Secret, error) {
+func (s *Secrets) Update(ctx context.Context, viewer engi.Viewer, name, value string, metadata map[string]string, hosts *[]string) (engi.Secret, error) {
 	var f engi.Faults
 	if f.Secret(value); len(f) > 0 {
 		return engi.Secret{}, f.Err()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, err := s.at(owner, name)
+	i, err := s.at(viewer, name)
 	if err != nil {
 		return engi.Secret{}, err
 	}
@@ -295,10 +295,10 @@ func (s *Secrets) Update(ctx context.Context, owner engi.Owner, name, value stri
 }
 
 // Remove deletes a secret.
-func (s *Secrets) Remove(ctx context.Context, owner engi.Owner, name string) error {
+func (s *Secrets) Remove(ctx context.Context, viewer engi.Viewer, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, err := s.at(owner, name)
+	i, err := s.at(viewer, name)
 	if err == nil {
 		s.all = slices.Delete(s.all, i, i+1)
 	}
@@ -306,6 +306,6 @@ func (s *Secrets) Remove(ctx context.Context, owner engi.Owner, name string) err
 }
 
 // Reveal is not used by the API.
-func (s *Secrets) Reveal(ctx context.Context, owner engi.Owner, name string) (string, error) {
+func (s *Secrets) Reveal(ctx context.Context, viewer engi.Viewer, name string) (string, error) {
 	panic("apitest: a surface asks for the value of a secret")
 }

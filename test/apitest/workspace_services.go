@@ -49,8 +49,8 @@ func (x *workspace) add(spec engi.ServiceSpec) (engi.Service, error) {
 }
 
 // withService calls do with a service, if owner has the role.
-func withService[T any](w *Workspaces, owner engi.Owner, name, service string, role engi.WorkspaceRole, do func(*workspace, *engi.Service) (T, error)) (T, error) {
-	return with(w, owner, name, role, func(x *workspace) (T, error) {
+func withService[T any](w *Workspaces, viewer engi.Viewer, name, service string, role engi.WorkspaceRole, do func(*workspace, *engi.Service) (T, error)) (T, error) {
+	return with(w, viewer, name, role, func(x *workspace) (T, error) {
 		s, err := x.service(service)
 		if err != nil {
 			var none T
@@ -61,13 +61,13 @@ func withService[T any](w *Workspaces, owner engi.Owner, name, service string, r
 }
 
 // AddService implements engi.Workspaces.
-func (w *Workspaces) AddService(_ context.Context, owner engi.Owner, name string, spec engi.ServiceSpec) (engi.Service, error) {
-	return with(w, owner, name, engi.RoleEditor, func(x *workspace) (engi.Service, error) { return x.add(spec) })
+func (w *Workspaces) AddService(_ context.Context, viewer engi.Viewer, name string, spec engi.ServiceSpec) (engi.Service, error) {
+	return with(w, viewer, name, engi.RoleEditor, func(x *workspace) (engi.Service, error) { return x.add(spec) })
 }
 
 // RemoveService implements engi.Workspaces.
-func (w *Workspaces) RemoveService(_ context.Context, owner engi.Owner, name, service string) error {
-	_, err := withService(w, owner, name, service, engi.RoleEditor, func(x *workspace, _ *engi.Service) (engi.Service, error) {
+func (w *Workspaces) RemoveService(_ context.Context, viewer engi.Viewer, name, service string) error {
+	_, err := withService(w, viewer, name, service, engi.RoleEditor, func(x *workspace, _ *engi.Service) (engi.Service, error) {
 		x.Services = slices.DeleteFunc(x.Services, func(s engi.Service) bool { return s.Name == service })
 		return engi.Service{}, nil
 	})
@@ -75,23 +75,23 @@ func (w *Workspaces) RemoveService(_ context.Context, owner engi.Owner, name, se
 }
 
 // RestartService implements engi.Workspaces.
-func (w *Workspaces) RestartService(_ context.Context, owner engi.Owner, name, service string) (engi.Service, error) {
-	return withService(w, owner, name, service, engi.RoleEditor, func(_ *workspace, s *engi.Service) (engi.Service, error) {
+func (w *Workspaces) RestartService(_ context.Context, viewer engi.Viewer, name, service string) (engi.Service, error) {
+	return withService(w, viewer, name, service, engi.RoleEditor, func(_ *workspace, s *engi.Service) (engi.Service, error) {
 		serve(s)
 		return *s, nil
 	})
 }
 
 // Connection implements engi.Workspaces.
-func (w *Workspaces) Connection(_ context.Context, owner engi.Owner, name, service string) (engi.Connection, error) {
-	return withService(w, owner, name, service, engi.RoleEditor, func(_ *workspace, s *engi.Service) (engi.Connection, error) {
+func (w *Workspaces) Connection(_ context.Context, viewer engi.Viewer, name, service string) (engi.Connection, error) {
+	return withService(w, viewer, name, service, engi.RoleEditor, func(_ *workspace, s *engi.Service) (engi.Connection, error) {
 		return engi.Connection{Host: s.Host, Port: s.Port, User: "engi", Password: "secret", Database: "engi", URL: string(s.Type) + "://engi:secret@" + s.Host + "/engi"}, nil
 	})
 }
 
 // ServiceLogs implements engi.Workspaces.
-func (w *Workspaces) ServiceLogs(_ context.Context, owner engi.Owner, name, service string, max int) (string, error) {
-	return withService(w, owner, name, service, engi.RoleViewer, func(_ *workspace, s *engi.Service) (string, error) {
+func (w *Workspaces) ServiceLogs(_ context.Context, viewer engi.Viewer, name, service string, max int) (string, error) {
+	return withService(w, viewer, name, service, engi.RoleViewer, func(_ *workspace, s *engi.Service) (string, error) {
 		text := s.Server + " is ready to accept connections\n"
 		return text[len(text)-min(max, len(text)):], nil
 	})
@@ -124,7 +124,7 @@ func (x *workspace) database(q engi.Query) (*engi.Service, error) {
 
 // ask calls do with the database of a query, if the owner has the role.
 func ask[T any](w *Workspaces, q engi.Query, role engi.WorkspaceRole, do func(*engi.Service) (T, error)) (T, error) {
-	return with(w, q.Owner, q.Workspace, role, func(x *workspace) (T, error) {
+	return with(w, q.Viewer, q.Workspace, role, func(x *workspace) (T, error) {
 		var none T
 		s, err := x.database(q)
 		switch {
@@ -200,8 +200,8 @@ func (w *Workspaces) Describe(_ context.Context, q engi.Query, table string) (en
 }
 
 // Command implements engi.Workspaces.
-func (w *Workspaces) Command(_ context.Context, owner engi.Owner, name, service string, args []string) (engi.CommandReply, error) {
-	return withService(w, owner, name, service, engi.RoleEditor, func(x *workspace, s *engi.Service) (r engi.CommandReply, err error) {
+func (w *Workspaces) Command(_ context.Context, viewer engi.Viewer, name, service string, args []string) (engi.CommandReply, error) {
+	return withService(w, viewer, name, service, engi.RoleEditor, func(x *workspace, s *engi.Service) (r engi.CommandReply, err error) {
 		if s.Type != engi.ServiceRedis {
 			return r, engi.Errorf(engi.Invalid, "service %s is not redis", s.Name)
 		}

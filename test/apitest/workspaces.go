@@ -70,11 +70,11 @@ var (
 )
 
 // find returns a workspace in which owner has a role. The caller must hold the lock.
-func (w *Workspaces) find(owner engi.Owner, name string, role engi.WorkspaceRole) (*workspace, error) {
+func (w *Workspaces) find(viewer engi.Viewer, name string, role engi.WorkspaceRole) (*workspace, error) {
 	for _, x := range w.all {
 		has := engi.RoleOwner
-		if owner != "" && x.Owner != owner {
-			i := slices.IndexFunc(x.Collaborators, func(c engi.Collaborator) bool { return c.Owner == owner })
+		if !viewer.Sees(x.Owner) {
+			i := slices.IndexFunc(x.Collaborators, func(c engi.Collaborator) bool { return c.Owner.Viewer() == viewer })
 			if i < 0 || string(x.ID) != name {
 				continue
 			}
@@ -88,7 +88,7 @@ func (w *Workspaces) find(owner engi.Owner, name string, role engi.WorkspaceRole
 			return x, nil
 		}
 	}
-	return nil, engi.Errorf(engi.NotFound, "no workspace %.80q", name)
+	return nil, engi.Errorf(engi.NotFound, "there is no workspace %.80q", name)
 }
 
 // copyOf returns a copy that callers may keep.
@@ -137,15 +137,15 @@ func (w *Workspaces) Create(_ context.Context, spec engi.WorkspaceSpec) (engi.Wo
 }
 
 // Get implements engi.Workspaces.
-func (w *Workspaces) Get(_ context.Context, owner engi.Owner, name string) (engi.Workspace, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (engi.Workspace, error) { return x.copyOf(), nil })
+func (w *Workspaces) Get(_ context.Context, viewer engi.Viewer, name string) (engi.Workspace, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) (engi.Workspace, error) { return x.copyOf(), nil })
 }
 
 // with calls do with a workspace, if owner has the role.
-func with[T any](w *Workspaces, owner engi.Owner, name string, role engi.WorkspaceRole, do func(*workspace) (T, error)) (T, error) {
+func with[T any](w *Workspaces, viewer engi.Viewer, name string, role engi.WorkspaceRole, do func(*workspace) (T, error)) (T, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	x, err := w.find(owner, name, role)
+	x, err := w.find(viewer, name, role)
 	if err != nil {
 		var none T
 		return none, err
@@ -154,12 +154,12 @@ func with[T any](w *Workspaces, owner engi.Owner, name string, role engi.Workspa
 }
 
 // List implements engi.Workspaces.
-func (w *Workspaces) List(_ context.Context, owner engi.Owner, p engi.Paging) ([]engi.Workspace, error) {
+func (w *Workspaces) List(_ context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Workspace, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []engi.Workspace
 	for _, x := range slices.Backward(w.all) {
-		if _, err := w.find(owner, string(x.ID), engi.RoleViewer); err == nil {
+		if _, err := w.find(viewer, string(x.ID), engi.RoleViewer); err == nil {
 			list = append(list, x.copyOf())
 		}
 	}
@@ -167,8 +167,8 @@ func (w *Workspaces) List(_ context.Context, owner engi.Owner, p engi.Paging) ([
 }
 
 // Change implements engi.Workspaces.
-func (w *Workspaces) Change(_ context.Context, owner engi.Owner, name string, c engi.WorkspaceChange) (engi.Workspace, error) {
-	return with(w, owner, name, engi.RoleOwner, func(x *workspace) (engi.Workspace, error) {
+func (w *Workspaces) Change(_ context.Context, viewer engi.Viewer, name string, c engi.WorkspaceChange) (engi.Workspace, error) {
+	return with(w, viewer, name, engi.RoleOwner, func(x *workspace) (engi.Workspace, error) {
 		all, err := c.Of(x.Collaborators)
 		if err != nil {
 			return engi.Workspace{}, err
@@ -184,8 +184,8 @@ func (w *Workspaces) Change(_ context.Context, owner engi.Owner, name string, c 
 }
 
 // Start implements engi.Workspaces.
-func (w *Workspaces) Start(ctx context.Context, owner engi.Owner, name string) (engi.Workspace, error) {
-	return with(w, owner, name, engi.RoleEditor, func(x *workspace) (engi.Workspace, error) {
+func (w *Workspaces) Start(ctx context.Context, viewer engi.Viewer, name string) (engi.Workspace, error) {
+	return with(w, viewer, name, engi.RoleEditor, func(x *workspace) (engi.Workspace, error) {
 		if x.State == engi.WorkspaceRunning && !w.lost(ctx, x) {
 			return x.copyOf(), nil
 		}
@@ -210,15 +210,15 @@ func (w *Workspaces) lost(ctx context.Context, x *workspace) bool {
 	if w.Sandboxes == nil {
 		return false
 	}
-	b, err := w.Sandboxes.Get(ctx, "", x.Sandbox)
+	b, err := w.Sandboxes.Get(ctx, engi.Everyone, x.Sandbox)
 	return err != nil || b.State == engi.Stopped
 }
 
 // Stop implements engi.Workspaces.
-func (w *Workspaces) Stop(ctx context.Context, owner engi.Owner, name string) error {
-	_, err := with(w, owner, name, engi.RoleEditor, func(x *workspace) (engi.Workspace, error) {
+func (w *Workspaces) Stop(ctx context.Context, viewer engi.Viewer, name string) error {
+	_, err := with(w, viewer, name, engi.RoleEditor, func(x *workspace) (engi.Workspace, error) {
 		if w.Sandboxes != nil && x.Sandbox != "" {
-			if err := w.Sandboxes.Stop(ctx, x.Owner, x.Sandbox); err != nil {
+			if err := w.Sandboxes.Stop(ctx, x.Owner.Viewer(), x.Sandbox); err != nil {
 				return engi.Workspace{}, err
 			}
 		}
@@ -232,8 +232,8 @@ func (w *Workspaces) Stop(ctx context.Context, owner engi.Owner, name string) er
 }
 
 // Remove implements engi.Workspaces.
-func (w *Workspaces) Remove(_ context.Context, owner engi.Owner, name string) error {
-	_, err := with(w, owner, name, engi.RoleOwner, func(x *workspace) (engi.Workspace, error) {
+func (w *Workspaces) Remove(_ context.Context, viewer engi.Viewer, name string) error {
+	_, err := with(w, viewer, name, engi.RoleOwner, func(x *workspace) (engi.Workspace, error) {
 		w.all = slices.DeleteFunc(w.all, func(y *workspace) bool { return x == y })
 		return x.Workspace, nil
 	})
@@ -307,12 +307,12 @@ func (x *workspace) write(spec engi.WriteSpec) (engi.WorkspaceRevision, error) {
 
 // Write implements engi.Workspaces.
 func (w *Workspaces) Write(_ context.Context, spec engi.WriteSpec) (engi.WorkspaceRevision, error) {
-	return with(w, spec.Owner, spec.Workspace, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) { return x.write(spec) })
+	return with(w, spec.Viewer, spec.Workspace, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) { return x.write(spec) })
 }
 
 // Files implements engi.Workspaces.
-func (w *Workspaces) Files(_ context.Context, owner engi.Owner, name string, revision int64) ([]engi.WorkspaceFile, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceFile, error) {
+func (w *Workspaces) Files(_ context.Context, viewer engi.Viewer, name string, revision int64) ([]engi.WorkspaceFile, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceFile, error) {
 		r, err := x.revision(revision)
 		var list []engi.WorkspaceFile
 		for _, p := range slices.Sorted(maps.Keys(r.files)) {
@@ -330,16 +330,16 @@ type content struct{ *bytes.Reader }
 func (content) Close() error { return nil }
 
 // File implements engi.Workspaces.
-func (w *Workspaces) File(_ context.Context, owner engi.Owner, name, path string, revision int64) (io.ReadCloser, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (io.ReadCloser, error) {
+func (w *Workspaces) File(_ context.Context, viewer engi.Viewer, name, path string, revision int64) (io.ReadCloser, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) (io.ReadCloser, error) {
 		f, err := x.file(path, revision)
 		return content{bytes.NewReader([]byte(f.content))}, err
 	})
 }
 
 // Dial implements engi.Workspaces: the connection echoes all data.
-func (w *Workspaces) Dial(_ context.Context, owner engi.Owner, name, service string) (net.Conn, error) {
-	return with(w, owner, name, engi.RoleEditor, func(x *workspace) (net.Conn, error) {
+func (w *Workspaces) Dial(_ context.Context, viewer engi.Viewer, name, service string) (net.Conn, error) {
+	return with(w, viewer, name, engi.RoleEditor, func(x *workspace) (net.Conn, error) {
 		i := slices.IndexFunc(x.Services, func(s engi.Service) bool { return s.Name == service })
 		switch {
 		case i < 0:
@@ -357,8 +357,8 @@ func (w *Workspaces) Dial(_ context.Context, owner engi.Owner, name, service str
 }
 
 // PreviewFile implements engi.Workspaces.
-func (w *Workspaces) PreviewFile(_ context.Context, owner engi.Owner, name, path string) (engi.PublishedFile, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (engi.PublishedFile, error) {
+func (w *Workspaces) PreviewFile(_ context.Context, viewer engi.Viewer, name, path string) (engi.PublishedFile, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) (engi.PublishedFile, error) {
 		if x.Preview.Type != engi.PreviewStatic {
 			return engi.PublishedFile{}, engi.Errorf(engi.NotFound, "workspace %s shows no files", x.Name)
 		}
@@ -380,8 +380,8 @@ func (x *workspace) file(path string, revision int64) (workspaceFile, error) {
 }
 
 // Revisions implements engi.Workspaces.
-func (w *Workspaces) Revisions(_ context.Context, owner engi.Owner, name string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceRevision, error) {
+func (w *Workspaces) Revisions(_ context.Context, viewer engi.Viewer, name string, p engi.Paging) ([]engi.WorkspaceRevision, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) ([]engi.WorkspaceRevision, error) {
 		var list []engi.WorkspaceRevision
 		for _, r := range slices.Backward(x.revisions) {
 			list = append(list, r.WorkspaceRevision)
@@ -391,8 +391,8 @@ func (w *Workspaces) Revisions(_ context.Context, owner engi.Owner, name string,
 }
 
 // Diff implements engi.Workspaces. Each file that has changed is one hunk.
-func (w *Workspaces) Diff(_ context.Context, owner engi.Owner, name string, from, to int64) (string, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) (string, error) {
+func (w *Workspaces) Diff(_ context.Context, viewer engi.Viewer, name string, from, to int64) (string, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) (string, error) {
 		after, err := x.revision(to)
 		if err != nil {
 			return "", err
@@ -428,8 +428,8 @@ func (w *Workspaces) Diff(_ context.Context, owner engi.Owner, name string, from
 }
 
 // Restore implements engi.Workspaces.
-func (w *Workspaces) Restore(ctx context.Context, owner engi.Owner, name string, revision int64, below string) (engi.WorkspaceRevision, error) {
-	return with(w, owner, name, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) {
+func (w *Workspaces) Restore(ctx context.Context, viewer engi.Viewer, name string, revision int64, below string) (engi.WorkspaceRevision, error) {
+	return with(w, viewer, name, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) {
 		then, err := x.revision(revision)
 		if err != nil {
 			return engi.WorkspaceRevision{}, err
@@ -494,12 +494,12 @@ func (x *workspace) history() (repo.Source, []transfer.Ref, error) {
 }
 
 // GitRefs implements engi.Workspaces.
-func (w *Workspaces) GitRefs(_ context.Context, owner engi.Owner, name string, push bool, to io.Writer) error {
+func (w *Workspaces) GitRefs(_ context.Context, viewer engi.Viewer, name string, push bool, to io.Writer) error {
 	need, advertise := engi.RoleViewer, transfer.Advertise
 	if push {
 		need, advertise = engi.RoleEditor, transfer.AdvertisePush
 	}
-	refs, err := with(w, owner, name, need, func(x *workspace) ([]transfer.Ref, error) {
+	refs, err := with(w, viewer, name, need, func(x *workspace) ([]transfer.Ref, error) {
 		_, refs, err := x.history()
 		return refs, err
 	})
@@ -510,8 +510,8 @@ func (w *Workspaces) GitRefs(_ context.Context, owner engi.Owner, name string, p
 }
 
 // GitPush implements engi.Workspaces.
-func (w *Workspaces) GitPush(ctx context.Context, owner engi.Owner, name string, request io.Reader, to io.Writer) error {
-	if _, err := w.find(owner, name, engi.RoleEditor); err != nil {
+func (w *Workspaces) GitPush(ctx context.Context, viewer engi.Viewer, name string, request io.Reader, to io.Writer) error {
+	if _, err := w.find(viewer, name, engi.RoleEditor); err != nil {
 		return err
 	}
 	p, err := transfer.ReadPush(request)
@@ -519,7 +519,7 @@ func (w *Workspaces) GitPush(ctx context.Context, owner engi.Owner, name string,
 		return err
 	}
 	u, _ := p.Of("refs/heads/main")
-	_, failed := with(w, owner, name, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) { return x.push(ctx, u, request) })
+	_, failed := with(w, viewer, name, engi.RoleEditor, func(x *workspace) (engi.WorkspaceRevision, error) { return x.push(ctx, u, request) })
 	return p.Report(to, func(u transfer.Update) error {
 		if u.Name != "refs/heads/main" {
 			return engi.Errorf(engi.Invalid, "a workspace has the branch main, and no tags").WithRemedy("push to main")
@@ -579,8 +579,8 @@ func (x *workspace) push(ctx context.Context, u transfer.Update, in io.Reader) (
 }
 
 // GitFetch implements engi.Workspaces.
-func (w *Workspaces) GitFetch(ctx context.Context, owner engi.Owner, name string, request io.Reader, to io.Writer) error {
-	source, err := with(w, owner, name, engi.RoleViewer, func(x *workspace) (repo.Source, error) {
+func (w *Workspaces) GitFetch(ctx context.Context, viewer engi.Viewer, name string, request io.Reader, to io.Writer) error {
+	source, err := with(w, viewer, name, engi.RoleViewer, func(x *workspace) (repo.Source, error) {
 		source, _, err := x.history()
 		return source, err
 	})
@@ -595,8 +595,8 @@ func (w *Workspaces) GitFetch(ctx context.Context, owner engi.Owner, name string
 }
 
 // Blame implements engi.Workspaces. All lines come from the revision that wrote the file.
-func (w *Workspaces) Blame(_ context.Context, owner engi.Owner, name, path string, revision int64) ([]engi.BlameLine, error) {
-	return with(w, owner, name, engi.RoleViewer, func(x *workspace) ([]engi.BlameLine, error) {
+func (w *Workspaces) Blame(_ context.Context, viewer engi.Viewer, name, path string, revision int64) ([]engi.BlameLine, error) {
+	return with(w, viewer, name, engi.RoleViewer, func(x *workspace) ([]engi.BlameLine, error) {
 		f, err := x.file(path, revision)
 		if err != nil {
 			return nil, err

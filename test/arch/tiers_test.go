@@ -23,7 +23,7 @@ var gated = map[string]string{
 	"test/e2e/session":  "TestFlow TestTerminalsAttach",
 	"test/e2e/smoke":    "TestFeatures",
 	"test/e2e/terminal": "TestTerminalsSurvive",
-	"test/e2e/wall":     "TestWall TestRequestRules",
+	"test/e2e/egress":   "TestEgress TestRequestRules",
 	"test/quality":      "TestQuestionsHaveSections",
 }
 

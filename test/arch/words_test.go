@@ -19,6 +19,7 @@ import (
 var words = map[string]string{
 	"studio": "app", "genui": "page", "ui": "page", "interface": "page", "interfaces": "pages",
 	"workflow": "function", "workflows": "functions", "library": "docs", "js": "script", "invocation": "script", "gate": "access or egress",
+	"wall": "egress", "broker": "mirror", "mirrors": "registries",
 }
 
 // figures lists figures of speech, which a newcomer cannot look up.

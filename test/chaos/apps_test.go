@@ -238,7 +238,7 @@ func TestChaosOfApps(t *testing.T) {
 	t.Logf("ENGI_CHAOS_FAULTS=%d", faults)
 	s := newServer(t, "2g")
 	a := &appScenario{server: s, t: t, rng: rand.New(rand.NewPCG(seed, seed)), npm: newRegistry(t)}
-	s.pools, s.env = "none", []string{"ENGI_PACKAGES_NPM=" + a.npm.URL}
+	s.pools, s.env = "none", []string{"ENGI_MIRROR_NPM=" + a.npm.URL}
 	s.start(t)
 	build := exec.Command(s.bin, "template", "build", "vite-react")
 	build.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)

@@ -41,7 +41,7 @@ func held(t *testing.T, x engi.Execution) {
 	t.Helper()
 	out := string(x.Result.Stdout)
 	if strings.Contains(out, escaped) || !strings.Contains(out, denied) {
-		t.Errorf("the wall did not hold: exit %+v\nstdout:\n%s\nstderr:\n%s", x.Result.Exit, tail(x.Result.Stdout), tail(x.Result.Stderr))
+		t.Errorf("the egress gateway did not hold: exit %+v\nstdout:\n%s\nstderr:\n%s", x.Result.Exit, tail(x.Result.Stdout), tail(x.Result.Stderr))
 	}
 }
 

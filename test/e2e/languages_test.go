@@ -150,7 +150,7 @@ func TestOutputIsLive(t *testing.T) {
 	var first time.Time
 	var offset int64
 	var got bytes.Buffer
-	for e, err := range n.executions.Watch(t.Context(), spec.Owner, x.ID, 0) {
+	for e, err := range n.executions.Watch(t.Context(), spec.Owner.Viewer(), x.ID, 0) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestOutputIsLive(t *testing.T) {
 		}
 	}
 	done := false
-	for e, err := range n.executions.Watch(t.Context(), spec.Owner, x.ID, offset) {
+	for e, err := range n.executions.Watch(t.Context(), spec.Owner.Viewer(), x.ID, offset) {
 		if err != nil {
 			t.Fatal(err)
 		}

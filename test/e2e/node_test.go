@@ -88,12 +88,12 @@ func (n *testNode) try(ctx context.Context, spec engi.ExecutionSpec) (engi.Execu
 	if err != nil {
 		return x, err
 	}
-	return n.executions.Wait(ctx, spec.Owner, x.ID)
+	return n.executions.Wait(ctx, spec.Owner.Viewer(), x.ID)
 }
 
 func (n *testNode) artifact(t *testing.T, x engi.Execution, path string) []byte {
 	t.Helper()
-	r, err := n.executions.Artifact(t.Context(), x.Owner, x.ID, path)
+	r, err := n.executions.Artifact(t.Context(), x.Owner.Viewer(), x.ID, path)
 	if err != nil {
 		t.Fatal(err)
 	}

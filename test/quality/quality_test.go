@@ -172,7 +172,7 @@ func measure(t *testing.T, e docs.Embedder, corpus []engi.DocumentSpec, qs []que
 	for _, mode := range modes {
 		result[mode] = map[string]score{}
 		for _, q := range qs {
-			f, err := l.Search(t.Context(), engi.SearchSpec{Text: q.text, Mode: mode})
+			f, err := l.Search(t.Context(), engi.SearchSpec{Viewer: engi.Everyone, Text: q.text, Mode: mode})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -210,7 +210,7 @@ func Search(ctx context.Context, l engi.Docs, chunks, n int) (*SearchTime, error
 	}
 	var all []time.Duration
 	for range n {
-		q := engi.SearchSpec{Owner: owner, Text: sentence(6)}
+		q := engi.SearchSpec{Viewer: owner, Text: sentence(6)}
 		began := time.Now()
 		f, err := l.Search(ctx, q)
 		if err != nil {

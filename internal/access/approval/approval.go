@@ -60,10 +60,10 @@ const (
 //  2. End sets the fields of a pending approval that its end determines: State, Ended,
 //     Decider, Reason, Memory, Record, Signature and PublicKey. It reports Conflict
 //     if the approval has ended, and NotFound if it does not exist.
-//  3. Get returns an approval of owner, or of any owner if owner is empty; NotFound.
-//  4. List returns approvals of owner, or of all if owner is empty, newest first. A filter for
+//  3. Get returns an approval that viewer sees; NotFound.
+//  4. List returns the approvals that viewer sees, newest first. A filter for
 //     remembered ones selects those remembered at the time now.
-//  5. Forget sets Memory.Until to now; NotFound if the approval does not belong to owner,
+//  5. Forget sets Memory.Until to now; NotFound if viewer does not see the approval,
 //     Conflict if it is no longer remembered.
 //  6. Abandon ends all pending approvals, and returns their number.
 //  7. Trim deletes ended approvals that are not remembered: those of an owner beyond
@@ -71,9 +71,9 @@ const (
 type Store interface {
 	Put(ctx context.Context, a engi.Approval) (engi.Approval, error)
 	End(ctx context.Context, a engi.Approval) error
-	Get(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (engi.Approval, error)
-	List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error)
-	Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID, now time.Time) error
+	Get(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID) (engi.Approval, error)
+	List(ctx context.Context, viewer engi.Viewer, f engi.ApprovalFilter, now time.Time) ([]engi.Approval, error)
+	Forget(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID, now time.Time) error
 	Abandon(ctx context.Context, now time.Time) (int, error)
 	Trim(ctx context.Context, keep int, before, now time.Time) error
 }
@@ -138,7 +138,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	} else if n > 0 {
 		o.Log.InfoContext(ctx, "requests that waited for a decision when the node ended are abandoned", "count", n)
 	}
-	all, err := o.Store.List(ctx, "", engi.ApprovalFilter{Remembered: true, Limit: -1}, now)
+	all, err := o.Store.List(ctx, engi.Everyone, engi.ApprovalFilter{Remembered: true, Limit: -1}, now)
 	for _, a := range all {
 		m.remembered[a.Owner] = append(m.remembered[a.Owner], a)
 	}
@@ -386,7 +386,7 @@ func (m *Manager) end(ctx context.Context, h *held, s engi.ApprovalState) {
 	a.State, a.Ended = s, time.Now().UTC()
 	err := m.o.Store.End(ctx, a)
 	if engi.Is(err, engi.Conflict) {
-		a, err = m.o.Store.Get(ctx, "", a.ID)
+		a, err = m.o.Store.Get(ctx, engi.Everyone, a.ID)
 	}
 	if err != nil {
 		m.o.Log.WarnContext(ctx, "the end of an approval is not recorded; the next start of the node does it", "approval", a.ID, "state", s, "error", err)
@@ -411,18 +411,18 @@ func (m *Manager) finish(h *held, d engi.ApprovalDecision, err error) {
 }
 
 // Get implements [engi.Approvals].
-func (m *Manager) Get(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (engi.Approval, error) {
-	return m.o.Store.Get(ctx, owner, id)
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID) (engi.Approval, error) {
+	return m.o.Store.Get(ctx, viewer, id)
 }
 
 // List implements [engi.Approvals].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, f engi.ApprovalFilter) ([]engi.Approval, error) {
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, f engi.ApprovalFilter) ([]engi.Approval, error) {
 	f.Limit = min(max(cmp.Or(f.Limit, 100), 0), 1000)
-	return m.o.Store.List(ctx, owner, f, time.Now().UTC())
+	return m.o.Store.List(ctx, viewer, f, time.Now().UTC())
 }
 
 // Decide implements [engi.Approvals].
-func (m *Manager) Decide(ctx context.Context, owner engi.Owner, id engi.ApprovalID, x engi.ApprovalAnswer) (a engi.Approval, err error) {
+func (m *Manager) Decide(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID, x engi.ApprovalAnswer) (a engi.Approval, err error) {
 	defer engi.Annotate(&err, "decide on approval %s", id)
 	now := time.Now().UTC()
 	if err := check(x, now); err != nil {
@@ -430,7 +430,7 @@ func (m *Manager) Decide(ctx context.Context, owner engi.Owner, id engi.Approval
 	}
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
-	if a, err = m.o.Store.Get(ctx, owner, id); err != nil {
+	if a, err = m.o.Store.Get(ctx, viewer, id); err != nil {
 		return a, err
 	}
 	m.mu.Lock()
@@ -506,15 +506,15 @@ func (m *Manager) decide(ctx context.Context, h *held, x engi.ApprovalAnswer) (e
 }
 
 // Forget implements [engi.Approvals].
-func (m *Manager) Forget(ctx context.Context, owner engi.Owner, id engi.ApprovalID) (err error) {
+func (m *Manager) Forget(ctx context.Context, viewer engi.Viewer, id engi.ApprovalID) (err error) {
 	defer engi.Annotate(&err, "forget the decision on approval %s", id)
 	m.deciding.Lock()
 	defer m.deciding.Unlock()
-	a, err := m.o.Store.Get(ctx, owner, id)
+	a, err := m.o.Store.Get(ctx, viewer, id)
 	if err != nil {
 		return err
 	}
-	if err := m.o.Store.Forget(ctx, owner, id, time.Now().UTC()); err != nil {
+	if err := m.o.Store.Forget(ctx, viewer, id, time.Now().UTC()); err != nil {
 		return err
 	}
 	m.mu.Lock()

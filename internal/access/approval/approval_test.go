@@ -67,7 +67,7 @@ func ask(ctx context.Context, m *approval.Manager, r engi.HeldRequest) <-chan an
 func pending(t *testing.T, m engi.Approvals, n int) []engi.Approval {
 	t.Helper()
 	for range 12000 {
-		all := list(t, m, "", engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
+		all := list(t, m, engi.Everyone, engi.ApprovalFilter{State: engi.ApprovalPending, Limit: 1000})
 		if len(all) == n {
 			slices.Reverse(all)
 			return all
@@ -90,9 +90,9 @@ func waiting(t *testing.T, m *approval.Manager, n int) {
 	t.Fatalf("%d requests wait, want %d", m.Waiting(), n)
 }
 
-func list(t *testing.T, m engi.Approvals, owner engi.Owner, f engi.ApprovalFilter) []engi.Approval {
+func list(t *testing.T, m engi.Approvals, viewer engi.Viewer, f engi.ApprovalFilter) []engi.Approval {
 	t.Helper()
-	all, err := m.List(t.Context(), owner, f)
+	all, err := m.List(t.Context(), viewer, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func list(t *testing.T, m engi.Approvals, owner engi.Owner, f engi.ApprovalFilte
 
 func decide(t *testing.T, m engi.Approvals, id engi.ApprovalID, x engi.ApprovalAnswer) engi.Approval {
 	t.Helper()
-	a, err := m.Decide(engi.WithActor(t.Context(), "key_decider"), "", id, x)
+	a, err := m.Decide(engi.WithActor(t.Context(), "key_decider"), engi.Everyone, id, x)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,10 +171,10 @@ func TestProgramsLeave(t *testing.T) {
 	leave()
 	<-alone
 	pending(t, m, 0)
-	if got, err := m.Get(t.Context(), "", a.ID); err != nil || got.State != engi.ApprovalAbandoned {
+	if got, err := m.Get(t.Context(), engi.Everyone, a.ID); err != nil || got.State != engi.ApprovalAbandoned {
 		t.Errorf("%+v %v", got, err)
 	}
-	_, err := m.Decide(t.Context(), "", a.ID, engi.ApprovalAnswer{Allow: true})
+	_, err := m.Decide(t.Context(), engi.Everyone, a.ID, engi.ApprovalAnswer{Allow: true})
 	wantKind(t, "nobody waits", err, engi.Conflict)
 }
 
@@ -307,7 +307,7 @@ func TestWhatNobodyCanJudgeIsRefused(t *testing.T) {
 			t.Errorf("%s: %+v %v", name, d, err)
 		}
 	}
-	if all := list(t, m, "", engi.ApprovalFilter{}); len(all) != 0 {
+	if all := list(t, m, engi.Everyone, engi.ApprovalFilter{}); len(all) != 0 {
 		t.Errorf("%+v", all)
 	}
 }
@@ -433,7 +433,7 @@ func TestRememberedDecidesOnWhatWaits(t *testing.T) {
 			t.Errorf("%+v has no record of its own", a)
 		}
 	}
-	if n := len(list(t, m, "", engi.ApprovalFilter{Remembered: true})); n != 1 {
+	if n := len(list(t, m, engi.Everyone, engi.ApprovalFilter{Remembered: true})); n != 1 {
 		t.Errorf("%d are remembered", n)
 	}
 	cancel()
@@ -446,7 +446,7 @@ func TestRememberedEnds(t *testing.T) {
 	decide(t, m, pending(t, m, 1)[0].ID, engi.ApprovalAnswer{Allow: true, Remember: engi.ApprovalMemory{Until: time.Now().Add(2 * time.Second)}})
 	<-c
 	for range 12000 {
-		if len(list(t, m, "", engi.ApprovalFilter{Remembered: true})) == 0 {
+		if len(list(t, m, engi.Everyone, engi.ApprovalFilter{Remembered: true})) == 0 {
 			break
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -472,7 +472,7 @@ func TestBadAnswers(t *testing.T) {
 		"control":        {Reason: "\x1b[2J"},
 		"not even UTF-8": {Reason: "\xff"},
 	} {
-		_, err := m.Decide(t.Context(), "", id, x)
+		_, err := m.Decide(t.Context(), engi.Everyone, id, x)
 		wantKind(t, name, err, engi.Invalid)
 		if engi.RemedyOf(err) == "" {
 			t.Errorf("%s: no remedy in %v", name, err)
@@ -548,7 +548,7 @@ func TestFailuresRefuse(t *testing.T) {
 	c := ask(t.Context(), m, request("/pay"))
 	a := pending(t, m, 1)[0]
 	f.broken.Store(true)
-	if _, err := m.Decide(t.Context(), "", a.ID, engi.ApprovalAnswer{Allow: true}); err == nil {
+	if _, err := m.Decide(t.Context(), engi.Everyone, a.ID, engi.ApprovalAnswer{Allow: true}); err == nil {
 		t.Error("a decision that is not recorded was accepted")
 	}
 	if got := <-c; got.err != nil || got.Allowed {
@@ -556,7 +556,7 @@ func TestFailuresRefuse(t *testing.T) {
 	}
 	f.broken.Store(false)
 	open(t, f, time.Hour)
-	if a, err := m.Get(t.Context(), "", a.ID); err != nil || a.State != engi.ApprovalAbandoned {
+	if a, err := m.Get(t.Context(), engi.Everyone, a.ID); err != nil || a.State != engi.ApprovalAbandoned {
 		t.Errorf("%+v %v", a, err)
 	}
 }
@@ -597,7 +597,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 		for range 4 {
 			everybody.Go(func() {
 				for ctx.Err() == nil {
-					all, err := m.List(t.Context(), "", engi.ApprovalFilter{State: engi.ApprovalPending})
+					all, err := m.List(t.Context(), engi.Everyone, engi.ApprovalFilter{State: engi.ApprovalPending})
 					if err != nil {
 						t.Error(err)
 					}
@@ -626,7 +626,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 	m := open(t, store.Approvals(db), time.Hour)
 	allowed := map[string]bool{}
 	ends := map[string]int{}
-	for _, a := range list(t, m, "", engi.ApprovalFilter{Limit: 1000}) {
+	for _, a := range list(t, m, engi.Everyone, engi.ApprovalFilter{Limit: 1000}) {
 		if a.State == engi.ApprovalPending || a.Ended.IsZero() {
 			t.Errorf("%+v", a)
 		}
@@ -640,7 +640,7 @@ func TestEverybodyAtOnce(t *testing.T) {
 			t.Errorf("%s was sent, and nobody has allowed it", path)
 		}
 	}
-	events, err := store.Events(db).List(t.Context(), "", engi.EventFilter{Limit: 1000, Types: []string{"approval.decided", "approval.expired", "approval.abandoned"}})
+	events, err := store.Events(db).List(t.Context(), engi.Everyone, engi.EventFilter{Limit: 1000, Types: []string{"approval.decided", "approval.expired", "approval.abandoned"}})
 	if err != nil {
 		t.Fatal(err)
 	}

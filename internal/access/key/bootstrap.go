@@ -65,13 +65,13 @@ func Bootstrap(ctx context.Context, keys *Keyring, path string) (secret string, 
 
 // revokeOthers revokes admin keys whose file is gone.
 func revokeOthers(ctx context.Context, keys *Keyring, current engi.Key) error {
-	all, err := keys.List(ctx, "", engi.Paging{})
+	all, err := keys.List(ctx, engi.Everyone, engi.Paging{})
 	if err != nil {
 		return err
 	}
 	for _, k := range all {
 		if k.Name == fileKeyName && k.Owner == "" && k.ID != current.ID && k.Revoked.IsZero() {
-			if err := keys.Revoke(ctx, "", k.ID); err != nil {
+			if err := keys.Revoke(ctx, engi.Everyone, k.ID); err != nil {
 				return err
 			}
 		}

@@ -30,19 +30,17 @@ type Hash [sha256.Size]byte
 //
 //  1. Put stores a new key; Conflict if its ID or its hash exists already.
 //  2. Find returns the key with that hash, whatever its state, or NotFound.
-//  3. List returns the keys of owner, or of all owners if owner is empty,
-//     newest first.
+//  3. List returns the keys that viewer sees, newest first.
 //  4. Live returns the keys of owner and those of administrators that are
 //     neither revoked nor expired at that time, in any order.
 //  5. Revoke stores the time of a key's revocation. Revoking again changes nothing
-//     and is no error. It reports NotFound for a key that does not exist or does not belong to
-//     owner; the empty owner may revoke any.
+//     and is no error. It reports NotFound for a key that viewer does not see.
 type Store interface {
 	Put(ctx context.Context, k engi.Key, h Hash) error
 	Find(ctx context.Context, h Hash) (engi.Key, error)
-	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error)
+	List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Key, error)
 	Live(ctx context.Context, owner engi.Owner, at time.Time) ([]engi.Key, error)
-	Revoke(ctx context.Context, owner engi.Owner, id string, at time.Time) error
+	Revoke(ctx context.Context, viewer engi.Viewer, id string, at time.Time) error
 }
 
 const (
@@ -217,7 +215,7 @@ func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key,
 
 func check(k engi.Key) error {
 	switch {
-	case k.Owner == "" && !k.Admin: // the empty owner sees all objects
+	case k.Owner == "" && !k.Admin: // the empty owner is the node itself
 		return engi.Errorf(engi.Invalid, "a key needs an owner unless it is an admin key").
 			WithRemedy("name an owner, such as a team or a service")
 	case k.Owner != "" && !ownerForm.MatchString(string(k.Owner)):
@@ -250,18 +248,17 @@ func ScopeNames() string {
 	return strings.Join(names, ", ")
 }
 
-// List returns the keys of owner, or of all owners if owner is empty, newest
-// first.
-func (r *Keyring) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Key, error) {
-	return r.store.List(ctx, owner, p)
+// List returns the keys that viewer sees, newest first.
+func (r *Keyring) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Key, error) {
+	return r.store.List(ctx, viewer, p)
 }
 
 // Revoke revokes a key permanently, at once in this process and within a few seconds
 // in others. Revoking again is no error. It reports NotFound, also for keys of
 // other owners.
-func (r *Keyring) Revoke(ctx context.Context, owner engi.Owner, id string) (err error) {
+func (r *Keyring) Revoke(ctx context.Context, viewer engi.Viewer, id string) (err error) {
 	defer engi.Annotate(&err, "revoke key %.40q", id)
-	if err := r.store.Revoke(ctx, owner, id, now()); err != nil {
+	if err := r.store.Revoke(ctx, viewer, id, now()); err != nil {
 		return err
 	}
 	r.mu.Lock()

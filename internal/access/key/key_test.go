@@ -94,7 +94,7 @@ func TestRevocationElsewhereIsNoticed(t *testing.T) {
 		if _, err := here.Authenticate(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
-		if err := there.Revoke(t.Context(), "", k.ID); err != nil {
+		if err := there.Revoke(t.Context(), engi.Everyone, k.ID); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -205,7 +205,7 @@ func TestBootstrap(t *testing.T) {
 		secret, r := start(t, store, path)
 		k, err := r.Authenticate(t.Context(), secret)
 		must(t, err)
-		must(t, r.Revoke(t.Context(), "", k.ID))
+		must(t, r.Revoke(t.Context(), engi.Everyone, k.ID))
 		if _, err := key.Bootstrap(t.Context(), r, path); !engi.Is(err, engi.Anonymous) || !strings.Contains(engi.RemedyOf(err), path) {
 			t.Errorf("revoked: %v (%s)", err, engi.RemedyOf(err))
 		}

@@ -68,16 +68,16 @@ func loadEnv(all []EnvSecret) ([]envSecret, error) {
 	return made, nil
 }
 
-// visibleTo reports whether owner may use f.
-func (f envSecret) visibleTo(owner engi.Owner) bool {
-	return owner == "" || f.Owner == "" || f.Owner == owner
+// visibleTo reports whether viewer may use f.
+func (f envSecret) visibleTo(viewer engi.Viewer) bool {
+	return f.Owner == "" || viewer.Sees(f.Owner)
 }
 
-// findEnv returns a secret from the environment by ID or name. The owner's own secrets
+// findEnv returns a secret from the environment by ID or name. The viewer's own secrets
 // take precedence over those for all owners.
-func (s *Service) findEnv(owner engi.Owner, idOrName string) (found envSecret, ok bool) {
+func (s *Service) findEnv(viewer engi.Viewer, idOrName string) (found envSecret, ok bool) {
 	for _, f := range s.env {
-		if !f.visibleTo(owner) || f.Name != idOrName && string(f.ID) != idOrName {
+		if !f.visibleTo(viewer) || f.Name != idOrName && string(f.ID) != idOrName {
 			continue
 		}
 		if !ok || found.Owner == "" {
@@ -89,8 +89,8 @@ func (s *Service) findEnv(owner engi.Owner, idOrName string) (found envSecret, o
 
 // explainEnv returns err. If err is NotFound because the secret is from the
 // environment, it returns an error saying that the secret cannot be changed.
-func (s *Service) explainEnv(owner engi.Owner, idOrName string, err error) error {
-	if _, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
+func (s *Service) explainEnv(viewer engi.Viewer, idOrName string, err error) error {
+	if _, ok := s.findEnv(viewer, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return errFromEnv
 	}
 	return err

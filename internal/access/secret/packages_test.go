@@ -61,7 +61,7 @@ func TestPackageSecretsAreRevealedAndNotListed(t *testing.T) {
 			t.Errorf("%s: %q, %v", name, v, err)
 		}
 	}
-	if all, err := s.List(t.Context(), "", engi.Paging{}); err != nil || len(all) != 0 {
+	if all, err := s.List(t.Context(), engi.Everyone, engi.Paging{}); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
 	if _, err := s.Get(t.Context(), "ann", "sandbox.ACME_KEY"); !engi.Is(err, engi.NotFound) {

@@ -30,7 +30,7 @@ func parseHosts(hosts []string) ([]string, error) {
 // also checks each request.
 func (s *Service) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	check := func(field, name string, hosts []string) error {
-		sec, err := s.Get(ctx, owner, name)
+		sec, err := s.Get(ctx, owner.Reach(), name)
 		if err != nil && !engi.Is(err, engi.NotFound, engi.Conflict) {
 			return err
 		}

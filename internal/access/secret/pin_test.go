@@ -47,7 +47,7 @@ func TestPinnedSecretsGoToTheirHosts(t *testing.T) {
 		"plain":               {grant("own", "http://api.example.com"), "grants[1].hosts"},
 		"ending like it":      {grant("own", "notapi.example.com"), "grants[1].hosts"},
 		"not pinned":          {grant("free", "evil.example"), ""},
-		"of nobody":           {grant("none", "evil.example"), ""}, // the wall has no value for it
+		"of nobody":           {grant("none", "evil.example"), ""}, // the egress gateway has no value for it
 		"shared":              {grant("shared", "api.example.com", "a.cdn.example.com", "*.cdn.example.com", "*.b.cdn.example.com", "port.example.com:8443"), ""},
 		"the suffix itself":   {grant("shared", "cdn.example.com"), "grants[1].hosts"},
 		"plain, which is its": {grant("shared", "http://plain.example.com"), ""},

@@ -55,10 +55,9 @@ type Sealed struct {
 //
 //  1. Put stores a new secret; Conflict if its ID, or its name for its owner,
 //     exists already.
-//  2. Find returns a secret by ID or name. It finds only secrets of owner; for the empty
-//     owner it finds all, and reports Conflict for a name that several owners use.
-//  3. List returns the secrets of owner, or of all owners if owner is empty, by
-//     name, then owner. Count returns the number of secrets of owner.
+//  2. Find returns a secret that viewer sees by ID or name. It reports Conflict for a name that
+//     several owners use.
+//  3. List returns the secrets that viewer sees, by name, then owner. Count returns the number of secrets of owner.
 //  4. Replace stores metadata, version, time of update and value of the
 //     secret with s.ID if its version is still was; else Conflict, and
 //     NotFound if it does not exist.
@@ -66,10 +65,10 @@ type Sealed struct {
 //  6. Keys returns the fingerprints of all sealed values, each once.
 type Store interface {
 	Put(ctx context.Context, s engi.Secret, v Sealed) error
-	Find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Secret, Sealed, error)
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Secret, Sealed, error)
 	// List returns secrets ordered by name and owner: those that follow after, unless after has
 	// no name, and at most most of them, unless most is 0.
-	List(ctx context.Context, owner engi.Owner, after engi.Secret, most int) ([]engi.Secret, error)
+	List(ctx context.Context, viewer engi.Viewer, after engi.Secret, most int) ([]engi.Secret, error)
 	Count(ctx context.Context, owner engi.Owner) (int, error)
 	Replace(ctx context.Context, s engi.Secret, v Sealed, was int) error
 	Remove(ctx context.Context, id engi.SecretID) error
@@ -231,12 +230,12 @@ func Rotate(ctx context.Context, store Store, o Options) (n int, err error) {
 			return 0, err
 		}
 	}
-	all, err := store.List(ctx, "", engi.Secret{}, 0)
+	all, err := store.List(ctx, engi.Everyone, engi.Secret{}, 0)
 	if err != nil {
 		return 0, err
 	}
 	for _, sec := range all {
-		sec, v, err := store.Find(ctx, "", string(sec.ID))
+		sec, v, err := store.Find(ctx, engi.Everyone, string(sec.ID))
 		if err != nil {
 			return n, err
 		}
@@ -336,7 +335,7 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 	if sec.Hosts, err = parseHosts(sec.Hosts); err != nil {
 		return engi.Secret{}, err
 	}
-	if _, ok := s.findEnv(sec.Owner, sec.Name); ok {
+	if _, ok := s.findEnv(sec.Owner.Reach(), sec.Name); ok {
 		return engi.Secret{}, errFromEnv
 	}
 	s.creating.Lock()
@@ -355,29 +354,29 @@ func (s *Service) Create(ctx context.Context, sec engi.Secret, value string) (_ 
 }
 
 // Get returns a secret by ID or name, without its value.
-func (s *Service) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Secret, err error) {
+func (s *Service) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "get secret %.40q", idOrName)
-	sec, _, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
+	sec, _, err := s.store.Find(ctx, viewer, idOrName)
+	if f, ok := s.findEnv(viewer, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return f.Secret, nil
 	}
 	return sec, err
 }
 
 // List returns secrets, including those from the environment, by name.
-func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.Secret, error) {
-	after, err := s.last(ctx, owner, p)
+func (s *Service) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.Secret, error) {
+	after, err := s.last(ctx, viewer, p)
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.store.List(ctx, owner, after, p.Limit)
+	all, err := s.store.List(ctx, viewer, after, p.Limit)
 	if err != nil {
 		return nil, err
 	}
 	stored := len(all)
 	for _, f := range s.env {
-		hidden := func(x engi.Secret) bool { return x.Name == f.Name && (x.Owner == owner || x.Owner == f.Owner) }
-		if f.visibleTo(owner) && byName(f.Secret, after) > 0 && !slices.ContainsFunc(all[:stored], hidden) {
+		hidden := func(x engi.Secret) bool { return x.Name == f.Name && (x.Owner == viewer.Owner() || x.Owner == f.Owner) }
+		if f.visibleTo(viewer) && byName(f.Secret, after) > 0 && !slices.ContainsFunc(all[:stored], hidden) {
 			all = append(all, f.Secret)
 		}
 	}
@@ -386,16 +385,16 @@ func (s *Service) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]
 }
 
 // last returns the last secret of the page before p; the zero secret before the first page.
-func (s *Service) last(ctx context.Context, owner engi.Owner, p engi.Paging) (engi.Secret, error) {
+func (s *Service) last(ctx context.Context, viewer engi.Viewer, p engi.Paging) (engi.Secret, error) {
 	if p.After == "" {
 		return engi.Secret{}, nil
 	}
 	for _, f := range s.env {
-		if f.visibleTo(owner) && string(f.ID) == p.After {
+		if f.visibleTo(viewer) && string(f.ID) == p.After {
 			return f.Secret, nil
 		}
 	}
-	sec, _, err := s.store.Find(ctx, owner, p.After)
+	sec, _, err := s.store.Find(ctx, viewer, p.After)
 	if err == nil && string(sec.ID) != p.After || engi.Is(err, engi.NotFound) {
 		err = p.Lost()
 	}
@@ -407,15 +406,15 @@ func byName(a, b engi.Secret) int {
 }
 
 // Update implements [engi.Secrets].
-func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value string, metadata map[string]string, hosts *[]string) (_ engi.Secret, err error) {
+func (s *Service) Update(ctx context.Context, viewer engi.Viewer, idOrName, value string, metadata map[string]string, hosts *[]string) (_ engi.Secret, err error) {
 	defer engi.Annotate(&err, "update secret %.40q", idOrName)
 	if err := check(value, metadata); err != nil {
 		return engi.Secret{}, err
 	}
 	for attempt := 1; ; attempt++ {
-		sec, _, err := s.store.Find(ctx, owner, idOrName)
+		sec, _, err := s.store.Find(ctx, viewer, idOrName)
 		if err != nil {
-			return engi.Secret{}, s.explainEnv(owner, idOrName, err)
+			return engi.Secret{}, s.explainEnv(viewer, idOrName, err)
 		}
 		was := sec.Version
 		sec.Version++
@@ -436,18 +435,18 @@ func (s *Service) Update(ctx context.Context, owner engi.Owner, idOrName, value 
 }
 
 // Remove deletes a secret.
-func (s *Service) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (s *Service) Remove(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove secret %.40q", idOrName)
-	sec, _, err := s.store.Find(ctx, owner, idOrName)
+	sec, _, err := s.store.Find(ctx, viewer, idOrName)
 	if err != nil {
-		return s.explainEnv(owner, idOrName, err)
+		return s.explainEnv(viewer, idOrName, err)
 	}
 	return s.store.Remove(ctx, sec.ID)
 }
 
 // Reveal returns a value. It reports Conflict for a value whose key is lost.
-func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string) (string, error) {
-	value, _, _, err := s.Use(ctx, owner, idOrName)
+func (s *Service) Reveal(ctx context.Context, viewer engi.Viewer, idOrName string) (string, error) {
+	value, _, _, err := s.Use(ctx, viewer, idOrName)
 	return value, err
 }
 
@@ -455,13 +454,13 @@ func (s *Service) Reveal(ctx context.Context, owner engi.Owner, idOrName string)
 // whether it must be masked in responses, because the owner may use it but not read
 // it. It reports Conflict for a value whose key is lost. It returns secrets of
 // packages to every owner; see [Service.Check].
-func (s *Service) Use(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error) {
+func (s *Service) Use(ctx context.Context, viewer engi.Viewer, idOrName string) (value string, hosts []string, strip bool, err error) {
 	defer engi.Annotate(&err, "reveal secret %.40q", idOrName)
 	if v, ok := s.packageValue(idOrName); ok {
 		return v, nil, false, nil
 	}
-	sec, v, err := s.store.Find(ctx, owner, idOrName)
-	if f, ok := s.findEnv(owner, idOrName); ok && engi.Is(err, engi.NotFound) {
+	sec, v, err := s.store.Find(ctx, viewer, idOrName)
+	if f, ok := s.findEnv(viewer, idOrName); ok && engi.Is(err, engi.NotFound) {
 		return f.value(), f.Hosts, len(f.Hosts) > 0, nil
 	}
 	if err != nil {

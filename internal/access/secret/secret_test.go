@@ -54,22 +54,22 @@ func TestLifeOfASecret(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 	}
-	for _, owner := range []engi.Owner{"bob", "anna"} {
-		if _, err := s.Reveal(t.Context(), owner, "API_KEY"); !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s reveals: %v", owner, err)
+	for _, viewer := range []engi.Viewer{"bob", "anna", ""} {
+		if _, err := s.Reveal(t.Context(), viewer, "API_KEY"); !engi.Is(err, engi.NotFound) {
+			t.Errorf("%s reveals: %v", viewer, err)
 		}
-		if _, err := s.Update(t.Context(), owner, string(made.ID), "x", nil, nil); !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s updates: %v", owner, err)
+		if _, err := s.Update(t.Context(), viewer, string(made.ID), "x", nil, nil); !engi.Is(err, engi.NotFound) {
+			t.Errorf("%s updates: %v", viewer, err)
 		}
-		if err := s.Remove(t.Context(), owner, string(made.ID)); !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s removes: %v", owner, err)
+		if err := s.Remove(t.Context(), viewer, string(made.ID)); !engi.Is(err, engi.NotFound) {
+			t.Errorf("%s removes: %v", viewer, err)
 		}
 	}
 	up, err := s.Update(t.Context(), "ann", "API_KEY", "second", nil, nil)
 	if err != nil || up.Version != 2 || up.Metadata["a"] != "b" || up.ID != made.ID {
 		t.Errorf("%+v, %v", up, err)
 	}
-	if got, err := s.Reveal(t.Context(), "", "API_KEY"); got != "second" || err != nil {
+	if got, err := s.Reveal(t.Context(), engi.Everyone, "API_KEY"); got != "second" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 	if err := s.Remove(t.Context(), "ann", "API_KEY"); err != nil {
@@ -153,21 +153,21 @@ func TestMovedRowsDoNotOpen(t *testing.T) {
 		other, moved := a, sealed
 		other.Name = "moved"
 		if change(&other, &moved); other.ID == a.ID {
-			if err := s.Remove(t.Context(), "", string(a.ID)); err != nil {
+			if err := s.Remove(t.Context(), engi.Everyone, string(a.ID)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if err := store.Put(t.Context(), other, moved); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.Reveal(t.Context(), "", string(other.ID))
+		got, err := s.Reveal(t.Context(), engi.Everyone, string(other.ID))
 		if err == nil || got != "" || strings.Contains(err.Error(), value) {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 		if err := store.Remove(t.Context(), other.ID); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := store.Find(t.Context(), "", string(a.ID)); err != nil {
+		if _, _, err := store.Find(t.Context(), engi.Everyone, string(a.ID)); err != nil {
 			if err := store.Put(t.Context(), a, sealed); err != nil {
 				t.Fatal(err)
 			}
@@ -302,10 +302,10 @@ func TestRotation(t *testing.T) {
 		s := open(t, store, path)
 		for i := range secrets {
 			name := fmt.Sprint("n", i)
-			if got, err := s.Reveal(t.Context(), "", name); err != nil || got != value+fmt.Sprint(i) {
+			if got, err := s.Reveal(t.Context(), engi.Everyone, name); err != nil || got != value+fmt.Sprint(i) {
 				t.Errorf("%s: %s is %q, %v", when, name, got, err)
 			}
-			if sec, err := s.Get(t.Context(), "", name); err != nil || sec.Version != 1 {
+			if sec, err := s.Get(t.Context(), engi.Everyone, name); err != nil || sec.Version != 1 {
 				t.Errorf("%s: version %d, %v", when, sec.Version, err)
 			}
 		}
@@ -352,20 +352,20 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		owner engi.Owner
-		name  string
-		want  string // empty: it is not there
+		viewer engi.Viewer
+		name   string
+		want   string // empty: it is not there
 	}{
 		{"ann", "all", value}, {"bob", "all", "bob's"}, {"eve", "all", value}, {"ann", "ann", "ann's"}, {"eve", "ann", ""},
-		{"", "ann", "ann's"}, {"ann", "mine", "stored"}, {"eve", "mine", "fixed"}, {"eve", "ALL_KEY", ""},
+		{engi.Everyone, "ann", "ann's"}, {"", "ann", ""}, {"ann", "mine", "stored"}, {"eve", "mine", "fixed"}, {"eve", "ALL_KEY", ""},
 	} {
-		got, err := s.Reveal(t.Context(), c.owner, c.name)
+		got, err := s.Reveal(t.Context(), c.viewer, c.name)
 		if got != c.want || (err != nil) != (c.want == "") || err != nil && !engi.Is(err, engi.NotFound) {
-			t.Errorf("%s of %q is %q, %v", c.name, c.owner, got, err)
+			t.Errorf("%s of %q is %q, %v", c.name, c.viewer, got, err)
 		}
-		sec, err := s.Get(t.Context(), c.owner, c.name)
+		sec, err := s.Get(t.Context(), c.viewer, c.name)
 		if (err != nil) != (c.want == "") {
-			t.Errorf("get %s of %q: %v", c.name, c.owner, err)
+			t.Errorf("get %s of %q: %v", c.name, c.viewer, err)
 		}
 		if err != nil || c.want == "stored" {
 			continue
@@ -373,22 +373,22 @@ func TestSecretsOfTheEnvironment(t *testing.T) {
 		if _, err := engi.ParseSecretID(string(sec.ID)); err != nil || sec.Metadata["environment"] == "" || sec.Version != 1 {
 			t.Errorf("%+v, %v", sec, err)
 		}
-		if again, err := s.Get(t.Context(), c.owner, string(sec.ID)); err != nil || again.Name != c.name {
+		if again, err := s.Get(t.Context(), c.viewer, string(sec.ID)); err != nil || again.Name != c.name {
 			t.Errorf("by ID: %+v, %v", again, err)
 		}
-		if _, err := s.Update(t.Context(), c.owner, c.name, "new", nil, nil); !engi.Is(err, engi.Denied) || engi.RemedyOf(err) == "" {
+		if _, err := s.Update(t.Context(), c.viewer, c.name, "new", nil, nil); !engi.Is(err, engi.Denied) || engi.RemedyOf(err) == "" {
 			t.Errorf("update %s: %v", c.name, err)
 		}
-		if err := s.Remove(t.Context(), c.owner, c.name); !engi.Is(err, engi.Denied) {
+		if err := s.Remove(t.Context(), c.viewer, c.name); !engi.Is(err, engi.Denied) {
 			t.Errorf("remove %s: %v", c.name, err)
 		}
-		if _, err := s.Create(t.Context(), engi.Secret{Owner: c.owner, Name: c.name}, "new"); !engi.Is(err, engi.Denied) {
+		if _, err := s.Create(t.Context(), engi.Secret{Owner: c.viewer.Owner(), Name: c.name}, "new"); !engi.Is(err, engi.Denied) {
 			t.Errorf("create %s: %v", c.name, err)
 		}
 	}
 	for owner, want := range map[engi.Owner]string{"ann": "all ann mine", "bob": "all all mine", "eve": "all mine"} {
 		var names []string
-		all, err := s.List(t.Context(), owner, engi.Paging{})
+		all, err := s.List(t.Context(), owner.Viewer(), engi.Paging{})
 		for _, x := range all {
 			names = append(names, x.Name)
 		}

@@ -39,11 +39,13 @@ func (m keyStore) Find(_ context.Context, h key.Hash) (engi.Key, error) {
 	return engi.Key{}, engi.Errorf(engi.NotFound, "no such key")
 }
 
-func (m keyStore) List(context.Context, engi.Owner, engi.Paging) ([]engi.Key, error) { return nil, nil }
+func (m keyStore) List(context.Context, engi.Viewer, engi.Paging) ([]engi.Key, error) {
+	return nil, nil
+}
 
 func (m keyStore) Live(context.Context, engi.Owner, time.Time) ([]engi.Key, error) { return nil, nil }
 
-func (m keyStore) Revoke(_ context.Context, _ engi.Owner, id string, at time.Time) error {
+func (m keyStore) Revoke(_ context.Context, _ engi.Viewer, id string, at time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for h, k := range m.keys {
@@ -211,7 +213,7 @@ func TestRevokedKeysLetNobodyIn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := keys.Revoke(t.Context(), "", k.ID); err != nil {
+	if err := keys.Revoke(t.Context(), engi.Everyone, k.ID); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = d.Open(t.Context(), code)

@@ -20,7 +20,7 @@ import (
 type conn struct {
 	s      *Server
 	ssh    *xssh.ServerConn
-	owner  engi.Owner
+	viewer engi.Viewer
 	key    engi.SSHKeyID // SSH key of the connection; empty if an API key opened it
 	ctx    context.Context
 	end    context.CancelCauseFunc // safe to call with Server.mu held
@@ -87,7 +87,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 			if name == "" {
 				name = m.User()
 			}
-			t, err := s.find(ctx, who.Owner, false, name)
+			t, err := s.find(ctx, who.Viewer, false, name)
 			if err != nil {
 				return nil, refusal(err)
 			}
@@ -106,7 +106,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 		if err := s.admitted(ctx, f.key.Owner); err != nil {
 			return nil, refusal(err)
 		}
-		t, err := s.find(ctx, f.key.Owner, true, m.User())
+		t, err := s.find(ctx, f.key.Owner.Viewer(), true, m.User())
 		if err != nil {
 			return nil, refusal(err)
 		}
@@ -134,10 +134,10 @@ func (s *Server) serve(ctx context.Context, nc net.Conn, from netip.Addr, who *C
 	}
 	stop()
 	f := foundIn(client.Permissions)
-	c := &conn{s: s, ssh: client, key: f.key.ID, owner: f.key.Owner, target: f.target, since: -1, end: end, log: log.With("target", client.User())}
+	c := &conn{s: s, ssh: client, key: f.key.ID, viewer: f.key.Owner.Viewer(), target: f.target, since: -1, end: end, log: log.With("target", client.User())}
 	actor := string(f.key.ID)
 	if who != nil {
-		c.owner, actor = who.Owner, who.Actor
+		c.viewer, actor = who.Viewer, who.Actor
 	}
 	c.ctx = engi.WithActor(ctx, actor)
 	c.guest = sync.OnceValues(c.enter)
@@ -229,13 +229,13 @@ func (c *conn) mayGoOn() error {
 	if c.key == "" {
 		return nil // the connection's context ends with the API key
 	}
-	if _, err := c.s.Keys.Get(c.ctx, c.owner, c.key); err != nil {
+	if _, err := c.s.Keys.Get(c.ctx, c.viewer, c.key); err != nil {
 		if engi.Is(err, engi.NotFound) {
 			return errKeyDeleted
 		}
 		return err
 	}
-	return c.s.admitted(c.ctx, c.owner)
+	return c.s.admitted(c.ctx, c.viewer.Owner())
 }
 
 var errKeyDeleted = engi.Errorf(engi.Denied, "this SSH key was deleted").WithRemedy("use another, or add it again with 'engi ssh-key add'")
@@ -268,7 +268,7 @@ func (c *conn) happened(e engi.Event) {
 			c.end(errKeyDeleted)
 		}
 	case e.Type == engi.EventKeyRevoked:
-		if e.Owner == c.owner && c.key != "" {
+		if e.Owner.Viewer() == c.viewer && c.key != "" {
 			c.active.Go(func() { // not in this goroutine, because it reads the store
 				if err := c.mayGoOn(); err != nil && c.ctx.Err() == nil {
 					c.end(err)
@@ -297,13 +297,13 @@ func (c *conn) enter() (engi.Guest, error) {
 		err     error
 	)
 	if t.session != "" {
-		g, release, err = c.s.o.Sessions.Enter(engi.WithClient(ctx, "ssh", engi.ActorOf(ctx)), c.owner, string(t.session))
+		g, release, err = c.s.o.Sessions.Enter(engi.WithClient(ctx, "ssh", engi.ActorOf(ctx)), c.viewer, string(t.session))
 	} else {
-		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
+		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.viewer, t.sandbox)
 		if engi.Is(err, engi.Conflict) && c.s.o.Lifecycle != nil {
 			// The sandbox is hibernated, and use alone does not wake it; a connection should.
-			if _, err = c.s.o.Lifecycle.Resume(ctx, c.owner, t.sandbox, 0, false); err == nil {
-				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.owner, t.sandbox)
+			if _, err = c.s.o.Lifecycle.Resume(ctx, c.viewer, t.sandbox, 0, false); err == nil {
+				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.viewer, t.sandbox)
 			}
 		}
 	}
@@ -313,7 +313,7 @@ func (c *conn) enter() (engi.Guest, error) {
 	since, err := c.s.o.Events.Last(ctx)
 	if err == nil && t.session != "" {
 		var x engi.Session
-		x, err = c.s.o.Sessions.Get(ctx, c.owner, string(t.session))
+		x, err = c.s.o.Sessions.Get(ctx, c.viewer, string(t.session))
 		t.sandbox = x.Sandbox
 	}
 	if err != nil {
@@ -360,7 +360,7 @@ func (c *conn) count() bool {
 		c.channels++
 	}
 	c.mu.Unlock()
-	if full || c.s.openChannel(c.owner) {
+	if full || c.s.openChannel(c.viewer) {
 		return !full
 	}
 	c.mu.Lock()
@@ -370,7 +370,7 @@ func (c *conn) count() bool {
 }
 
 func (c *conn) uncount() {
-	c.s.closeChannel(c.owner)
+	c.s.closeChannel(c.viewer)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.channels--

@@ -24,16 +24,16 @@ import (
 //  1. Put stores a new key and appends an event; Conflict if its ID or its
 //     fingerprint exists, Exhausted if its owner already has most keys.
 //  2. Find returns the key with the given fingerprint, or NotFound.
-//  3. Get, List and Remove find keys of owner, or all keys if owner is empty;
+//  3. Get, List and Remove find the keys that viewer sees;
 //     else NotFound. List is oldest first. Remove appends an event.
 //  4. Used stores the time of a key's last use; a missing key is no error.
 type Store interface {
 	Put(ctx context.Context, k engi.SSHKey, most int) error
 	Find(ctx context.Context, fingerprint string) (engi.SSHKey, error)
-	Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) (engi.SSHKey, error)
-	List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error)
+	Get(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) (engi.SSHKey, error)
+	List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.SSHKey, error)
 	Used(ctx context.Context, id engi.SSHKeyID, at time.Time) error
-	Remove(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) error
+	Remove(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) error
 }
 
 const (
@@ -118,18 +118,18 @@ func (s *Keys) Create(ctx context.Context, k engi.SSHKey) (engi.SSHKey, error) {
 }
 
 // Get implements [engi.SSHKeys].
-func (s *Keys) Get(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) (engi.SSHKey, error) {
-	return s.store.Get(ctx, owner, id)
+func (s *Keys) Get(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) (engi.SSHKey, error) {
+	return s.store.Get(ctx, viewer, id)
 }
 
 // List implements [engi.SSHKeys].
-func (s *Keys) List(ctx context.Context, owner engi.Owner, p engi.Paging) ([]engi.SSHKey, error) {
-	return s.store.List(ctx, owner, p)
+func (s *Keys) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]engi.SSHKey, error) {
+	return s.store.List(ctx, viewer, p)
 }
 
 // Remove implements [engi.SSHKeys].
-func (s *Keys) Remove(ctx context.Context, owner engi.Owner, id engi.SSHKeyID) error {
-	return s.store.Remove(ctx, owner, id)
+func (s *Keys) Remove(ctx context.Context, viewer engi.Viewer, id engi.SSHKeyID) error {
+	return s.store.Remove(ctx, viewer, id)
 }
 
 // keyOf returns the key of an authentication, or NotFound.

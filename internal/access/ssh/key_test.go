@@ -103,11 +103,13 @@ func TestKeysOfOwners(t *testing.T) {
 	_, err = keys.Get(ctx, "bob", k.ID)
 	kind(t, err, engi.NotFound)
 	kind(t, keys.Remove(ctx, "bob", k.ID), engi.NotFound)
-	if all, err := keys.List(ctx, "bob", engi.Paging{}); err != nil || len(all) != 0 {
-		t.Errorf("%v %v", all, err)
+	for _, viewer := range []engi.Viewer{"bob", ""} {
+		if all, err := keys.List(ctx, viewer, engi.Paging{}); err != nil || len(all) != 0 {
+			t.Errorf("%v %v", all, err)
+		}
 	}
-	for _, owner := range []engi.Owner{"ann", ""} {
-		if all, err := keys.List(ctx, owner, engi.Paging{}); err != nil || len(all) != 1 || all[0] != k {
+	for _, viewer := range []engi.Viewer{"ann", engi.Everyone} {
+		if all, err := keys.List(ctx, viewer, engi.Paging{}); err != nil || len(all) != 1 || all[0] != k {
 			t.Errorf("%v %v", all, err)
 		}
 	}

@@ -39,7 +39,7 @@ func (g *slowGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
 
 // follow has a connection follow what a listener says, until that ends.
 func follow(ctx context.Context, g *slowGuest, said iter.Seq2[engi.Chunk, error]) (l *listener, ready int, err error) {
-	c := &conn{s: &Server{channels: map[engi.Owner]int{}}, ctx: ctx, log: slog.New(slog.DiscardHandler), guest: func() (engi.Guest, error) { return g, nil }}
+	c := &conn{s: &Server{channels: map[engi.Viewer]int{}}, ctx: ctx, log: slog.New(slog.DiscardHandler), guest: func() (engi.Guest, error) { return g, nil }}
 	l = &listener{proc: hostileListener{says: said}, refusing: make(chan struct{}, maxRefusing)}
 	told := make(chan error, 2)
 	err = l.follow(c, told)

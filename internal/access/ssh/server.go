@@ -38,7 +38,7 @@ type Settings struct {
 	Listen      string `toml:"listen" env:"LISTEN" help:"address and port of the SSH server, like 127.0.0.1:2222; empty means that SSH comes over HTTP only, as 'engi ssh' has it"`
 	Connections int    `toml:"connections" env:"CONNECTIONS" help:"SSH connections at once"`
 
-	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the wall to what the client leads to"`
+	RemoteForwarding bool `toml:"remote_forwarding" env:"REMOTE_FORWARDING" help:"let clients listen in their sandboxes (ssh -R), which gives programs there a way past the egress gateway to what the client leads to"`
 }
 
 // DefaultSettings returns settings that serve SSH over HTTP only.
@@ -84,7 +84,7 @@ type Server struct {
 	starting int
 	each     map[netip.Addr]int // number of connections being authenticated, by address
 	conns    map[*conn]bool
-	channels map[engi.Owner]int
+	channels map[engi.Viewer]int
 }
 
 // Open returns a server, which listens if the settings say so. The caller must call Run or
@@ -98,7 +98,7 @@ func Open(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Keys: NewKeys(o.Store), o: o, hostKey: hostKey, each: map[netip.Addr]int{}, conns: map[*conn]bool{}, channels: map[engi.Owner]int{}}
+	s := &Server{Keys: NewKeys(o.Store), o: o, hostKey: hostKey, each: map[netip.Addr]int{}, conns: map[*conn]bool{}, channels: map[engi.Viewer]int{}}
 	if o.Listen == "" {
 		return s, nil
 	}
@@ -192,9 +192,9 @@ func (s *Server) accept(ctx context.Context) error {
 
 // A Caller is the owner of a connection that was authenticated elsewhere.
 type Caller struct {
-	Owner  engi.Owner // owner whose objects the caller sees; empty means all
-	Target string     // session or sandbox; empty means the name of the SSH user
-	Actor  string     // ID of the actor; see [engi.WithActor]
+	Viewer engi.Viewer // whose objects the caller sees
+	Target string      // session or sandbox; empty means the name of the SSH user
+	Actor  string      // ID of the actor; see [engi.WithActor]
 }
 
 // Serve serves one connection until it ends or ctx does, and closes it.
@@ -254,7 +254,7 @@ func (s *Server) add(c *conn) error {
 	defer s.mu.Unlock()
 	owned := 0
 	for x := range s.conns {
-		if x.owner == c.owner {
+		if x.viewer == c.viewer {
 			owned++
 		}
 	}
@@ -275,22 +275,22 @@ func (s *Server) remove(c *conn) {
 	delete(s.conns, c)
 }
 
-// openChannel counts a channel of an owner. It returns false at the limit.
-func (s *Server) openChannel(owner engi.Owner) bool {
+// openChannel counts a channel of a viewer. It returns false at the limit.
+func (s *Server) openChannel(viewer engi.Viewer) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.channels[owner] >= maxOwnerChannels {
+	if s.channels[viewer] >= maxOwnerChannels {
 		return false
 	}
-	s.channels[owner]++
+	s.channels[viewer]++
 	return true
 }
 
-func (s *Server) closeChannel(owner engi.Owner) {
+func (s *Server) closeChannel(viewer engi.Viewer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.channels[owner]--; s.channels[owner] == 0 {
-		delete(s.channels, owner)
+	if s.channels[viewer]--; s.channels[viewer] == 0 {
+		delete(s.channels, viewer)
 	}
 }
 
@@ -303,21 +303,21 @@ type target struct {
 // nameLabel is the key of the sandbox metadata with the name for SSH.
 const nameLabel = "name"
 
-// find returns the session or sandbox of a name. With strict, it must belong to owner;
-// without strict, the empty owner finds all.
-func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name string) (target, error) {
+// find returns the session or sandbox of a name that viewer sees. With strict, it must belong to the
+// viewer; a session or sandbox that another owner shares with the viewer is then not found.
+func (s *Server) find(ctx context.Context, viewer engi.Viewer, strict bool, name string) (target, error) {
 	absent := engi.Errorf(engi.NotFound, "there is no session or sandbox %.80q", name).
 		WithRemedy("'engi session list' and 'engi sandbox list' show which there are")
 	if id, err := engi.ParseSandboxID(name); err == nil {
-		b, err := s.o.Sandboxes.Get(ctx, owner, id)
-		if engi.Is(err, engi.NotFound) || err == nil && (strict && b.Owner != owner || b.State == engi.Stopping || b.State == engi.Stopped) {
+		b, err := s.o.Sandboxes.Get(ctx, viewer, id)
+		if engi.Is(err, engi.NotFound) || err == nil && (strict && b.Owner.Viewer() != viewer || b.State == engi.Stopping || b.State == engi.Stopped) {
 			return target{}, absent
 		}
 		return target{sandbox: id}, err
 	}
 	if s.o.Sessions != nil {
-		x, err := s.o.Sessions.Get(ctx, owner, name)
-		if err == nil && (!strict || x.Owner == owner) && x.State != engi.SessionTerminated {
+		x, err := s.o.Sessions.Get(ctx, viewer, name)
+		if err == nil && (!strict || x.Owner.Viewer() == viewer) && x.State != engi.SessionTerminated {
 			return target{session: x.ID}, nil
 		}
 		if err != nil && !engi.Is(err, engi.NotFound) {
@@ -327,11 +327,11 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 	if name == "" {
 		return target{}, absent
 	}
-	all, err := s.o.Sandboxes.List(ctx, owner, engi.SandboxFilter{Metadata: map[string]string{nameLabel: name}, Owned: true, Limit: 100})
+	all, err := s.o.Sandboxes.List(ctx, viewer, engi.SandboxFilter{Metadata: map[string]string{nameLabel: name}, Owned: true, Limit: 100})
 	if err != nil {
 		return target{}, err
 	}
-	all = slices.DeleteFunc(all, func(b engi.Sandbox) bool { return strict && b.Owner != owner })
+	all = slices.DeleteFunc(all, func(b engi.Sandbox) bool { return strict && b.Owner.Viewer() != viewer })
 	switch len(all) {
 	case 0:
 		return target{}, absent
@@ -344,7 +344,7 @@ func (s *Server) find(ctx context.Context, owner engi.Owner, strict bool, name s
 // admitted reports Denied unless an owner has a valid API key that may use
 // sandboxes.
 func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
-	all, err := s.o.Callers.List(ctx, owner, engi.Paging{})
+	all, err := s.o.Callers.List(ctx, owner.Viewer(), engi.Paging{})
 	if err != nil {
 		return err
 	}
@@ -366,7 +366,7 @@ var watched = []string{
 // watch follows the event log.
 func (s *Server) watch(ctx context.Context, after int64) {
 	for ctx.Err() == nil {
-		for e, err := range s.o.Events.Follow(ctx, "", engi.EventFilter{After: after, Types: watched}) {
+		for e, err := range s.o.Events.Follow(ctx, engi.Everyone, engi.EventFilter{After: after, Types: watched}) {
 			if err != nil {
 				if ctx.Err() == nil {
 					s.o.Log.Error("follow events; trying again", "error", err)

@@ -55,16 +55,16 @@ type sessions struct {
 	lost error
 }
 
-func (s *sessions) Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	x, err := s.Sessions.Get(ctx, owner, idOrName)
+func (s *sessions) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	x, err := s.Sessions.Get(ctx, viewer, idOrName)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.Sandbox = s.box.ID
 	return x, err
 }
 
-func (s *sessions) Enter(ctx context.Context, owner engi.Owner, idOrName string) (engi.Guest, func(), error) {
-	x, err := s.Sessions.Get(ctx, owner, idOrName)
+func (s *sessions) Enter(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Guest, func(), error) {
+	x, err := s.Sessions.Get(ctx, viewer, idOrName)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,7 +78,7 @@ func (s *sessions) Enter(ctx context.Context, owner engi.Owner, idOrName string)
 			return nil, nil, err
 		}
 	}
-	g, release, err := s.in.Enter(ctx, "", s.box.ID)
+	g, release, err := s.in.Enter(ctx, engi.Everyone, s.box.ID)
 	s.entered.Add(1)
 	return g, func() { s.entered.Add(-1); release() }, err
 }
@@ -726,7 +726,7 @@ func TestServe(t *testing.T) {
 		return c, said.String(), nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	for _, who := range []ssh.Caller{{Owner: "ann"}, {Owner: "ann", Target: "box"}, {}} {
+	for _, who := range []ssh.Caller{{Viewer: "ann"}, {Viewer: "ann", Target: "box"}, {Viewer: engi.Everyone}} {
 		user := "box"
 		if who.Target != "" {
 			user = "me"
@@ -739,10 +739,12 @@ func TestServe(t *testing.T) {
 			t.Errorf("%+v: %q %v", who, out, err)
 		}
 	}
-	if _, said, err := connect(ctx, "box", ssh.Caller{Owner: "bob"}); err == nil || !strings.Contains(said, "there is no session or sandbox") {
-		t.Errorf("somebody else: %v %q", err, said)
+	for _, viewer := range []engi.Viewer{"bob", ""} {
+		if _, said, err := connect(ctx, "box", ssh.Caller{Viewer: viewer}); err == nil || !strings.Contains(said, "there is no session or sandbox") {
+			t.Errorf("somebody else, %q: %v %q", viewer, err, said)
+		}
 	}
-	c, _, err := connect(ctx, "box", ssh.Caller{Owner: "ann"})
+	c, _, err := connect(ctx, "box", ssh.Caller{Viewer: "ann"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,10 +95,10 @@ func TestTracker(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if all, err := tracker.ModelUsage(t.Context(), "", date(30)); err != nil || len(all) != 1 {
+	if all, err := tracker.ModelUsage(t.Context(), engi.Everyone, date(30)); err != nil || len(all) != 1 {
 		t.Errorf("%+v %v", all, err)
 	}
-	if all, err := tracker.ModelUsage(t.Context(), "", date(1)); err != nil || len(all) != 5 {
+	if all, err := tracker.ModelUsage(t.Context(), engi.Everyone, date(1)); err != nil || len(all) != 5 {
 		t.Errorf("%+v %v", all, err)
 	}
 	now = now.Add(24 * time.Hour) // December

@@ -77,8 +77,6 @@ func New(opt Options) (*Remote, error) {
 	if len(opt.Servers) > maxServers {
 		return nil, engi.Errorf(engi.Invalid, "%d MCP servers are more than %d", len(opt.Servers), maxServers)
 	}
-	one := tool.Services{Sandboxes: opt.Sandboxes, Sessions: opt.Sessions}.OfOneOwner()
-	opt.Sandboxes, opt.Sessions = one.Sandboxes, one.Sessions
 	r := &Remote{opt: opt}
 	for _, s := range opt.Servers {
 		if err := s.Validate(); err != nil {

@@ -157,7 +157,7 @@ func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 	id, opt := s.env.Sandbox, s.source.opt
 	switch {
 	case s.source.server.InRunSandbox && s.env.Session != "" && opt.Sessions != nil:
-		g, release, err := opt.Sessions.Enter(ctx, s.env.Owner, s.env.Session)
+		g, release, err := opt.Sessions.Enter(ctx, s.env.Owner.Viewer(), s.env.Session)
 		if err != nil {
 			return nil, err
 		}
@@ -171,7 +171,7 @@ func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
 			return nil, err
 		}
 	}
-	g, release, err := opt.Sandboxes.Enter(ctx, s.env.Owner, id)
+	g, release, err := opt.Sandboxes.Enter(ctx, s.env.Owner.Viewer(), id)
 	if err != nil {
 		return nil, err
 	}
@@ -189,12 +189,12 @@ const (
 // first stops a sandbox left over from before a crash.
 func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 	sandboxes, metadata := s.source.opt.Sandboxes, map[string]string{metadataServer: s.source.server.Name, metadataRun: string(s.env.Run)}
-	old, err := sandboxes.List(ctx, s.env.Owner, engi.SandboxFilter{Owned: true, Metadata: metadata})
+	old, err := sandboxes.List(ctx, s.env.Owner.Viewer(), engi.SandboxFilter{Owned: true, Metadata: metadata})
 	if err != nil {
 		return "", err
 	}
 	for _, b := range old {
-		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner, b.ID), engi.NotFound); err != nil {
+		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner.Viewer(), b.ID), engi.NotFound); err != nil {
 			return "", err
 		}
 	}
@@ -209,7 +209,7 @@ func (s *session) createSandbox(ctx context.Context) (engi.SandboxID, error) {
 	s.cleanups = append(s.cleanups, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner, b.ID), engi.NotFound); err != nil {
+		if err := engi.Ignore(sandboxes.Stop(ctx, s.env.Owner.Viewer(), b.ID), engi.NotFound); err != nil {
 			s.source.opt.Log.WarnContext(ctx, "stop the sandbox of an MCP server", "server", server.Name, "sandbox", b.ID, "error", err)
 		}
 	})

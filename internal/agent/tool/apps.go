@@ -14,11 +14,11 @@ import (
 // Apps is the part of [engi.Apps] that the tools of apps use.
 type Apps interface {
 	Create(ctx context.Context, spec engi.AppSpec) (engi.App, error)
-	Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error)
+	Get(ctx context.Context, viewer engi.Viewer, app string) (engi.App, error)
 	Apply(ctx context.Context, spec engi.ApplySpec) (seq int64, err error)
-	Watch(ctx context.Context, owner engi.Owner, app string, seq int64) iter.Seq2[engi.AppUpdate, error]
-	Files(ctx context.Context, owner engi.Owner, app string, revision int64) ([]engi.AppFile, error)
-	File(ctx context.Context, owner engi.Owner, app, path string, revision int64) (io.ReadCloser, error)
+	Watch(ctx context.Context, viewer engi.Viewer, app string, seq int64) iter.Seq2[engi.AppUpdate, error]
+	Files(ctx context.Context, viewer engi.Viewer, app string, revision int64) ([]engi.AppFile, error)
+	File(ctx context.Context, viewer engi.Viewer, app, path string, revision int64) (io.ReadCloser, error)
 }
 
 type createAppArgs struct {
@@ -65,14 +65,14 @@ The text has whole files as <file path="src/App.tsx">...</file>, changes of file
 		return nil, err
 	}
 	read, err := New("read_app", "Lists the files of a web application, or reads one.", func(ctx context.Context, c *Call, a readAppArgs) (Result, error) {
-		x, err := s.Apps.Get(ctx, c.Owner, a.App)
+		x, err := s.Apps.Get(ctx, c.Owner.Viewer(), a.App)
 		switch {
 		case err != nil:
 			return Result{}, err
 		case a.Path == "":
 			return s.describeApp(ctx, c, x)
 		}
-		f, err := s.Apps.File(ctx, c.Owner, string(x.ID), a.Path, 0)
+		f, err := s.Apps.File(ctx, c.Owner.Viewer(), string(x.ID), a.Path, 0)
 		if err != nil {
 			return Result{}, err
 		}
@@ -98,7 +98,7 @@ func readText(f io.Reader, path string) (Result, error) {
 
 // describeApp returns the addresses and the files of an app.
 func (s Services) describeApp(ctx context.Context, c *Call, x engi.App) (Result, error) {
-	files, err := s.Apps.Files(ctx, c.Owner, string(x.ID), 0)
+	files, err := s.Apps.Files(ctx, c.Owner.Viewer(), string(x.ID), 0)
 	if err != nil && !engi.Is(err, engi.Conflict) { // Conflict: the app has no files yet
 		return Result{}, err
 	}
@@ -122,11 +122,11 @@ func (s Services) describeApp(ctx context.Context, c *Call, x engi.App) (Result,
 
 // applyToApp waits for the end of an apply and returns its result.
 func (s Services) applyToApp(ctx context.Context, c *Call, a applyToAppArgs) (Result, error) {
-	x, err := s.Apps.Get(ctx, c.Owner, a.App)
+	x, err := s.Apps.Get(ctx, c.Owner.Viewer(), a.App)
 	if err != nil {
 		return Result{}, err
 	}
-	seq, err := s.Apps.Apply(ctx, engi.ApplySpec{Owner: c.Owner, App: string(x.ID), Text: a.Text, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))})
+	seq, err := s.Apps.Apply(ctx, engi.ApplySpec{Viewer: c.Owner.Viewer(), App: string(x.ID), Text: a.Text, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))})
 	if err != nil {
 		return Result{}, err
 	}
@@ -145,7 +145,7 @@ func (s Services) applyToApp(ctx context.Context, c *Call, a applyToAppArgs) (Re
 		}
 		told = append(told, text)
 	}
-	for u, err := range s.Apps.Watch(ctx, c.Owner, string(x.ID), seq) {
+	for u, err := range s.Apps.Watch(ctx, c.Owner.Viewer(), string(x.ID), seq) {
 		if err != nil {
 			return Result{}, err
 		}
@@ -176,45 +176,4 @@ func (s Services) applyToApp(ctx context.Context, c *Call, a applyToAppArgs) (Re
 		}
 	}
 	return Result{}, engi.Errorf(engi.NotFound, "app %s was removed", x.Name)
-}
-
-type ownApps struct{ all Apps }
-
-// find returns the ID of an app. It reports NotFound for an app that does not belong to owner itself.
-func (o ownApps) find(ctx context.Context, owner engi.Owner, app string) (string, error) {
-	return ownID(owner, "app", app, func() (string, engi.Owner, error) {
-		x, err := o.all.Get(ctx, owner, app)
-		return string(x.ID), x.Owner, err
-	})
-}
-
-func (o ownApps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) {
-	return o.all.Create(ctx, spec)
-}
-
-func (o ownApps) Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error) {
-	return by(ctx, o, owner, app, func(id string) (engi.App, error) { return o.all.Get(ctx, owner, id) })
-}
-
-func (o ownApps) Apply(ctx context.Context, spec engi.ApplySpec) (seq int64, err error) {
-	if spec.App, err = o.find(ctx, spec.Owner, spec.App); err != nil {
-		return 0, err
-	}
-	return o.all.Apply(ctx, spec)
-}
-
-func (o ownApps) Watch(ctx context.Context, owner engi.Owner, app string, seq int64) iter.Seq2[engi.AppUpdate, error] {
-	id, err := o.find(ctx, owner, app)
-	if err != nil {
-		return func(yield func(engi.AppUpdate, error) bool) { yield(engi.AppUpdate{}, err) }
-	}
-	return o.all.Watch(ctx, owner, id, seq)
-}
-
-func (o ownApps) Files(ctx context.Context, owner engi.Owner, app string, revision int64) ([]engi.AppFile, error) {
-	return by(ctx, o, owner, app, func(id string) ([]engi.AppFile, error) { return o.all.Files(ctx, owner, id, revision) })
-}
-
-func (o ownApps) File(ctx context.Context, owner engi.Owner, app, path string, revision int64) (io.ReadCloser, error) {
-	return by(ctx, o, owner, app, func(id string) (io.ReadCloser, error) { return o.all.File(ctx, owner, id, path, revision) })
 }

@@ -110,7 +110,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 		patient, cancel = context.WithTimeout(ctx, c.Patience)
 		defer cancel()
 	}
-	for e, err := range s.Executions.Watch(patient, c.Owner, x.ID, 0) {
+	for e, err := range s.Executions.Watch(patient, c.Owner.Viewer(), x.ID, 0) {
 		if err != nil {
 			if ctx.Err() == nil && patient.Err() != nil {
 				return Result{Text: "it goes on as " + string(x.ID), GoesOn: x.ID}, nil
@@ -118,7 +118,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 			if ctx.Err() != nil {
 				// The run has ended, so its program must end too.
 				stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-				_ = s.Executions.Cancel(stop, c.Owner, x.ID)
+				_ = s.Executions.Cancel(stop, c.Owner.Viewer(), x.ID)
 				cancel()
 			}
 			return Result{}, err
@@ -131,7 +131,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 			c.Out(stream, e.Data)
 		}
 	}
-	x, err = s.Executions.Wait(ctx, c.Owner, x.ID)
+	x, err = s.Executions.Wait(ctx, c.Owner.Viewer(), x.ID)
 	if err != nil {
 		return Result{}, err
 	}
@@ -172,7 +172,7 @@ func (s Services) ExecutionResult(ctx context.Context, x engi.Execution) (Result
 }
 
 func (s Services) artifact(ctx context.Context, x engi.Execution, name string) ([]byte, error) {
-	f, err := s.Executions.Artifact(ctx, x.Owner, x.ID, name)
+	f, err := s.Executions.Artifact(ctx, x.Owner.Viewer(), x.ID, name)
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func programReport(stdout, stderr string, e engi.Exit, cut bool) string {
 }
 
 func (s Services) runCode(ctx context.Context, c *Call, a runCodeArgs) (Result, error) {
-	r, err := s.Sessions.RunCode(ctx, c.Owner, c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
+	r, err := s.Sessions.RunCode(ctx, c.Owner.Viewer(), c.Session, engi.CodeSpec{Code: a.Code}, func(chunk engi.Chunk) { c.Out(chunk.Stream, chunk.Data) })
 	if err != nil {
 		return Result{}, err
 	}

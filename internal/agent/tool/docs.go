@@ -50,18 +50,18 @@ func docsTools(s Services) ([]Tool, error) {
 
 // documentedPackages returns the names of packages that have documents, and
 // whether there are any documents at all.
-func (s Services) documentedPackages(ctx context.Context, owner engi.Owner) (names []string, some bool) {
+func (s Services) documentedPackages(ctx context.Context, viewer engi.Viewer) (names []string, some bool) {
 	if s.Docs == nil {
 		return nil, false
 	}
-	packages, err := s.Docs.Packages(ctx, owner)
+	packages, err := s.Docs.Packages(ctx, viewer)
 	for _, x := range packages {
 		if x.Name != "" {
 			names = append(names, x.Name)
 		}
 	}
 	if err == nil && len(packages) == 0 {
-		all, err := s.Docs.Documents(ctx, owner, engi.Paging{})
+		all, err := s.Docs.Documents(ctx, viewer, engi.Paging{})
 		return nil, err == nil && len(all) > 0
 	}
 	return names, len(packages) > 0
@@ -69,15 +69,15 @@ func (s Services) documentedPackages(ctx context.Context, owner engi.Owner) (nam
 
 // canFind reports whether the owner has documents to search.
 func (s Services) canFind(ctx context.Context, e Env) bool {
-	if _, some := s.documentedPackages(ctx, e.Owner); some {
+	if _, some := s.documentedPackages(ctx, e.Owner.Viewer()); some {
 		return true
 	}
-	modules, err := s.Docs.Modules(ctx, e.Owner, e.Session)
+	modules, err := s.Docs.Modules(ctx, e.Owner.Viewer(), e.Session)
 	return err == nil && len(modules) > 0
 }
 
 func (s Services) docsPrompt(ctx context.Context, e Env) string {
-	switch names, some := s.documentedPackages(ctx, e.Owner); {
+	switch names, some := s.documentedPackages(ctx, e.Owner.Viewer()); {
 	case len(names) > 0:
 		return "There is documentation of these packages: " + joinNames(names) + ".\nCall search_docs before you write code that uses them."
 	case some:
@@ -87,7 +87,7 @@ func (s Services) docsPrompt(ctx context.Context, e Env) string {
 }
 
 func (s Services) modulesPrompt(ctx context.Context, e Env) string {
-	if _, some := s.documentedPackages(ctx, e.Owner); !some {
+	if _, some := s.documentedPackages(ctx, e.Owner.Viewer()); !some {
 		return ""
 	}
 	return "Write reusable code to files in /workspace and call save_module, or end your answer with a line of this form:\n" +
@@ -124,13 +124,13 @@ func (s Services) searchDocs(ctx context.Context, c *Call, a searchDocsArgs) (Re
 	if a.Limit < 0 || a.Limit > maxHits {
 		return Result{}, engi.Errorf(engi.Invalid, "limit %d is not between 1 and %d", a.Limit, maxHits)
 	}
-	found, err := s.Docs.Search(ctx, engi.SearchSpec{Owner: c.Owner, Session: c.Session, Text: a.Query, Package: a.Package, Limit: a.Limit})
+	found, err := s.Docs.Search(ctx, engi.SearchSpec{Viewer: c.Owner.Viewer(), Session: c.Session, Text: a.Query, Package: a.Package, Limit: a.Limit})
 	if err != nil {
 		return Result{}, err
 	}
 	if len(found.Hits) == 0 {
 		text := "nothing found"
-		if names, _ := s.documentedPackages(ctx, c.Owner); len(names) > 0 {
+		if names, _ := s.documentedPackages(ctx, c.Owner.Viewer()); len(names) > 0 {
 			text += "; there is documentation of " + joinNames(names)
 		}
 		if found.Note != "" {
@@ -140,7 +140,7 @@ func (s Services) searchDocs(ctx context.Context, c *Call, a searchDocsArgs) (Re
 	}
 	current := engi.SessionID(c.Session)
 	if c.Session != "" && s.Sessions != nil {
-		if session, err := s.Sessions.Get(ctx, c.Owner, c.Session); err == nil {
+		if session, err := s.Sessions.Get(ctx, c.Owner.Viewer(), c.Session); err == nil {
 			current = session.ID
 		}
 	}
@@ -195,7 +195,7 @@ func (s Services) saveModule(ctx context.Context, c *Call, a saveModuleArgs) (Re
 	if m.Scope == "" {
 		m.Scope = engi.ModuleSession
 	}
-	if err := s.Docs.SaveModules(ctx, c.Owner, c.Session, []engi.CodeModule{m}); err != nil {
+	if err := s.Docs.SaveModules(ctx, c.Owner.Viewer(), c.Session, []engi.CodeModule{m}); err != nil {
 		return Result{}, err
 	}
 	where := "in this session"

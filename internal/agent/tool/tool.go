@@ -254,9 +254,8 @@ type Services struct {
 // have, Denied for a workspace that the owner may only read, and Unsupported for a session on
 // a node without sessions.
 func (s Services) CheckTarget(ctx context.Context, e Env) error {
-	s = s.OfOneOwner()
 	if e.Sandbox != "" {
-		if _, err := s.Sandboxes.Get(ctx, e.Owner, e.Sandbox); err != nil {
+		if _, err := s.Sandboxes.Get(ctx, e.Owner.Viewer(), e.Sandbox); err != nil {
 			return err
 		}
 	}
@@ -264,9 +263,9 @@ func (s Services) CheckTarget(ctx context.Context, e Env) error {
 		if s.Workspaces == nil {
 			return engi.Errorf(engi.Unsupported, "this node has no workspaces")
 		}
-		x, err := s.Workspaces.Get(ctx, e.Owner, e.Workspace)
+		x, err := s.Workspaces.Get(ctx, e.Owner.Viewer(), e.Workspace)
 		if err == nil {
-			err = x.Allow(e.Owner, engi.RoleEditor)
+			err = x.Allow(e.Owner.Viewer(), engi.RoleEditor)
 		}
 		if err != nil {
 			return err
@@ -278,7 +277,7 @@ func (s Services) CheckTarget(ctx context.Context, e Env) error {
 	if s.Sessions == nil {
 		return engi.Errorf(engi.Unsupported, "agents of this node do not work in sessions").WithRemedy("the operator adds a section [sandbox] to the configuration")
 	}
-	_, err := s.Sessions.Get(ctx, e.Owner, e.Session)
+	_, err := s.Sessions.Get(ctx, e.Owner.Viewer(), e.Session)
 	return err
 }
 
@@ -297,11 +296,11 @@ type Source interface {
 func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
 	switch {
 	case c.Session != "" && s.Sessions != nil:
-		return s.Sessions.Enter(ctx, c.Owner, c.Session)
+		return s.Sessions.Enter(ctx, c.Owner.Viewer(), c.Session)
 	case c.Workspace != "" && s.Workspaces != nil && s.Sandboxes != nil:
 		return s.enterWorkspace(ctx, c)
 	case c.Sandbox != "" && s.Sandboxes != nil:
-		return s.Sandboxes.Enter(ctx, c.Owner, c.Sandbox)
+		return s.Sandboxes.Enter(ctx, c.Owner.Viewer(), c.Sandbox)
 	}
 	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
 }
@@ -309,25 +308,24 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 // enterWorkspace returns the guest of the sandbox of a workspace, and starts the sandbox if it
 // is not running.
 func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
-	x, err := s.Workspaces.Get(ctx, c.Owner, c.Workspace)
+	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), c.Workspace)
 	if err != nil {
 		return nil, nil, err
 	}
 	if x.State == engi.WorkspaceRunning && x.Sandbox != "" {
-		g, release, err := s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+		g, release, err := s.Sandboxes.Enter(ctx, c.Owner.Viewer(), x.Sandbox)
 		if !engi.Is(err, engi.NotFound) {
 			return g, release, err
 		}
 	}
-	if x, err = s.Workspaces.Start(ctx, c.Owner, string(x.ID)); err != nil {
+	if x, err = s.Workspaces.Start(ctx, c.Owner.Viewer(), string(x.ID)); err != nil {
 		return nil, nil, err
 	}
-	return s.Sandboxes.Enter(ctx, c.Owner, x.Sandbox)
+	return s.Sandboxes.Enter(ctx, c.Owner.Viewer(), x.Sandbox)
 }
 
 // Builtin returns the built-in tools whose services s has.
 func Builtin(s Services) ([]Tool, error) {
-	s = s.OfOneOwner()
 	var all []Tool
 	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, fetchTools} {
 		tools, err := group(s)

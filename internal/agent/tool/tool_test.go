@@ -113,15 +113,15 @@ func (oneExecution) Start(context.Context, engi.ExecutionSpec) (engi.Execution, 
 	return engi.Execution{ID: "exe_1"}, nil
 }
 
-func (oneExecution) Get(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+func (oneExecution) Get(context.Context, engi.Viewer, engi.ExecutionID) (engi.Execution, error) {
 	return engi.Execution{ID: "exe_1"}, nil
 }
 
-func (oneExecution) Watch(context.Context, engi.Owner, engi.ExecutionID, int64) iter.Seq2[engi.ExecutionUpdate, error] {
+func (oneExecution) Watch(context.Context, engi.Viewer, engi.ExecutionID, int64) iter.Seq2[engi.ExecutionUpdate, error] {
 	return func(func(engi.ExecutionUpdate, error) bool) {}
 }
 
-func (oneExecution) Wait(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+func (oneExecution) Wait(context.Context, engi.Viewer, engi.ExecutionID) (engi.Execution, error) {
 	return engi.Execution{ID: "exe_1", Result: &engi.Result{Exit: engi.Exit{Cause: engi.CauseExited}, Artifacts: []engi.Artifact{{Path: "sub/a b.csv", Size: 3}}}}, nil
 }
 

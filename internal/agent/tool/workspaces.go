@@ -21,23 +21,23 @@ type Workspaces interface {
 // WorkspaceFiles is the part of [Workspaces] about workspaces and their files.
 type WorkspaceFiles interface {
 	Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error)
-	Get(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error)
-	Start(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error)
-	Change(ctx context.Context, owner engi.Owner, workspace string, c engi.WorkspaceChange) (engi.Workspace, error)
+	Get(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
+	Start(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
+	Change(ctx context.Context, viewer engi.Viewer, workspace string, c engi.WorkspaceChange) (engi.Workspace, error)
 	Write(ctx context.Context, spec engi.WriteSpec) (engi.WorkspaceRevision, error)
-	Files(ctx context.Context, owner engi.Owner, workspace string, revision int64) ([]engi.WorkspaceFile, error)
-	File(ctx context.Context, owner engi.Owner, workspace, path string, revision int64) (io.ReadCloser, error)
+	Files(ctx context.Context, viewer engi.Viewer, workspace string, revision int64) ([]engi.WorkspaceFile, error)
+	File(ctx context.Context, viewer engi.Viewer, workspace, path string, revision int64) (io.ReadCloser, error)
 }
 
 // WorkspaceServices is the part of [Workspaces] about services and databases.
 type WorkspaceServices interface {
-	AddService(ctx context.Context, owner engi.Owner, workspace string, spec engi.ServiceSpec) (engi.Service, error)
-	Connection(ctx context.Context, owner engi.Owner, workspace, service string) (engi.Connection, error)
+	AddService(ctx context.Context, viewer engi.Viewer, workspace string, spec engi.ServiceSpec) (engi.Service, error)
+	Connection(ctx context.Context, viewer engi.Viewer, workspace, service string) (engi.Connection, error)
 	Query(ctx context.Context, q engi.Query) (engi.QueryResult, error)
 	Explain(ctx context.Context, q engi.Query) (string, error)
 	Tables(ctx context.Context, q engi.Query) ([]engi.Table, error)
 	Describe(ctx context.Context, q engi.Query, table string) (engi.TableDescription, error)
-	Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (engi.CommandReply, error)
+	Command(ctx context.Context, viewer engi.Viewer, workspace, service string, args []string) (engi.CommandReply, error)
 }
 
 type createWorkspaceArgs struct {
@@ -141,7 +141,7 @@ func workspaceTools(s Services) ([]Tool, error) {
 		if len(a.Command) == 0 {
 			return Result{}, engi.Errorf(engi.Invalid, "there is no command")
 		}
-		reply, err := s.Workspaces.Command(ctx, c.Owner, a.Workspace, cmp.Or(a.Service, string(engi.ServiceRedis)), a.Command)
+		reply, err := s.Workspaces.Command(ctx, c.Owner.Viewer(), a.Workspace, cmp.Or(a.Service, string(engi.ServiceRedis)), a.Command)
 		if len(reply.Value) > maxQueryBytes {
 			return Result{}, engi.Errorf(engi.Exhausted, "the reply has %d bytes, %d at most", len(reply.Value), maxQueryBytes).WithRemedy("ask for less at once")
 		}
@@ -166,14 +166,14 @@ func (s Services) createWorkspace(ctx context.Context, c *Call, a createWorkspac
 }
 
 func (s Services) readWorkspace(ctx context.Context, c *Call, a readWorkspaceArgs) (Result, error) {
-	x, err := s.Workspaces.Get(ctx, c.Owner, a.Workspace)
+	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), a.Workspace)
 	switch {
 	case err != nil:
 		return Result{}, err
 	case a.Path == "":
 		return s.describeWorkspace(ctx, c, x)
 	}
-	f, err := s.Workspaces.File(ctx, c.Owner, string(x.ID), a.Path, 0)
+	f, err := s.Workspaces.File(ctx, c.Owner.Viewer(), string(x.ID), a.Path, 0)
 	if err != nil {
 		return Result{}, err
 	}
@@ -183,7 +183,7 @@ func (s Services) readWorkspace(ctx context.Context, c *Call, a readWorkspaceArg
 
 // describeWorkspace returns a description of a workspace.
 func (s Services) describeWorkspace(ctx context.Context, c *Call, x engi.Workspace) (Result, error) {
-	files, err := s.Workspaces.Files(ctx, c.Owner, string(x.ID), 0)
+	files, err := s.Workspaces.Files(ctx, c.Owner.Viewer(), string(x.ID), 0)
 	if err != nil {
 		return Result{}, err
 	}
@@ -214,7 +214,7 @@ func (s Services) describeWorkspace(ctx context.Context, c *Call, x engi.Workspa
 }
 
 func (s Services) writeWorkspace(ctx context.Context, c *Call, a writeWorkspaceArgs) (Result, error) {
-	spec := engi.WriteSpec{Owner: c.Owner, Workspace: a.Workspace, Message: a.Message, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))}
+	spec := engi.WriteSpec{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Message: a.Message, Actor: cmp.Or(string(c.Run), engi.ActorOf(ctx))}
 	for _, f := range a.Files {
 		if f.Delete && f.Content != "" {
 			return Result{}, engi.Errorf(engi.Invalid, "%.100q is deleted, and has content", f.Path)
@@ -245,14 +245,14 @@ func (s Services) writeWorkspace(ctx context.Context, c *Call, a writeWorkspaceA
 }
 
 func (s Services) addService(ctx context.Context, c *Call, a addServiceArgs) (Result, error) {
-	v, err := s.Workspaces.AddService(ctx, c.Owner, a.Workspace, engi.ServiceSpec{Name: a.Name, Type: engi.ServiceType(a.Type), Version: a.Version})
+	v, err := s.Workspaces.AddService(ctx, c.Owner.Viewer(), a.Workspace, engi.ServiceSpec{Name: a.Name, Type: engi.ServiceType(a.Type), Version: a.Version})
 	if err != nil {
 		return Result{}, err
 	}
 	if v.State == engi.ServiceFailed {
 		return Failure(orUnavailable(v)), nil
 	}
-	to, err := s.Workspaces.Connection(ctx, c.Owner, a.Workspace, v.Name)
+	to, err := s.Workspaces.Connection(ctx, c.Owner.Viewer(), a.Workspace, v.Name)
 	if err != nil {
 		return Result{}, err
 	}
@@ -268,7 +268,7 @@ func orUnavailable(v engi.Service) error {
 }
 
 func (s Services) runSQL(ctx context.Context, c *Call, a runSQLArgs) (Result, error) {
-	q := engi.Query{Owner: c.Owner, Workspace: a.Workspace, Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
+	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
 	if a.Explain {
 		plan, err := s.Workspaces.Explain(ctx, q)
 		return Result{Text: plan}, err
@@ -325,7 +325,7 @@ func rowsText(x engi.QueryResult) string {
 }
 
 func (s Services) describeTables(ctx context.Context, c *Call, a describeTablesArgs) (Result, error) {
-	q := engi.Query{Owner: c.Owner, Workspace: a.Workspace, Service: a.Service, ReadOnly: true}
+	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: a.Workspace, Service: a.Service, ReadOnly: true}
 	var b strings.Builder
 	if a.Table == "" {
 		all, err := s.Workspaces.Tables(ctx, q)
@@ -369,88 +369,6 @@ func (s Services) describeTables(ctx context.Context, c *Call, a describeTablesA
 	return Result{Text: b.String()}, nil
 }
 
-type ownWorkspaces struct{ all Workspaces }
-
-// find returns the ID of a workspace. It reports NotFound unless the workspace belongs to owner
-// itself or owner is a member of it.
-func (o ownWorkspaces) find(ctx context.Context, owner engi.Owner, workspace string) (string, error) {
-	return ownID(owner, "workspace", workspace, func() (string, engi.Owner, error) {
-		x, err := o.all.Get(ctx, owner, workspace)
-		return string(x.ID), x.Owner, err
-	})
-}
-
-func (o ownWorkspaces) Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error) {
-	return o.all.Create(ctx, spec)
-}
-
-func (o ownWorkspaces) Get(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Get(ctx, owner, id) })
-}
-
-func (o ownWorkspaces) Start(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Start(ctx, owner, id) })
-}
-
-func (o ownWorkspaces) Change(ctx context.Context, owner engi.Owner, workspace string, c engi.WorkspaceChange) (engi.Workspace, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.Workspace, error) { return o.all.Change(ctx, owner, id, c) })
-}
-
-func (o ownWorkspaces) Write(ctx context.Context, spec engi.WriteSpec) (r engi.WorkspaceRevision, err error) {
-	if spec.Workspace, err = o.find(ctx, spec.Owner, spec.Workspace); err != nil {
-		return r, err
-	}
-	return o.all.Write(ctx, spec)
-}
-
-func (o ownWorkspaces) Files(ctx context.Context, owner engi.Owner, workspace string, revision int64) ([]engi.WorkspaceFile, error) {
-	return by(ctx, o, owner, workspace, func(id string) ([]engi.WorkspaceFile, error) { return o.all.Files(ctx, owner, id, revision) })
-}
-
-func (o ownWorkspaces) File(ctx context.Context, owner engi.Owner, workspace, path string, revision int64) (io.ReadCloser, error) {
-	return by(ctx, o, owner, workspace, func(id string) (io.ReadCloser, error) { return o.all.File(ctx, owner, id, path, revision) })
-}
-
-func (o ownWorkspaces) AddService(ctx context.Context, owner engi.Owner, workspace string, spec engi.ServiceSpec) (engi.Service, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.Service, error) { return o.all.AddService(ctx, owner, id, spec) })
-}
-
-func (o ownWorkspaces) Connection(ctx context.Context, owner engi.Owner, workspace, service string) (engi.Connection, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.Connection, error) { return o.all.Connection(ctx, owner, id, service) })
-}
-
-func (o ownWorkspaces) Query(ctx context.Context, q engi.Query) (r engi.QueryResult, err error) {
-	if q.Workspace, err = o.find(ctx, q.Owner, q.Workspace); err != nil {
-		return r, err
-	}
-	return o.all.Query(ctx, q)
-}
-
-func (o ownWorkspaces) Explain(ctx context.Context, q engi.Query) (plan string, err error) {
-	if q.Workspace, err = o.find(ctx, q.Owner, q.Workspace); err != nil {
-		return "", err
-	}
-	return o.all.Explain(ctx, q)
-}
-
-func (o ownWorkspaces) Tables(ctx context.Context, q engi.Query) (all []engi.Table, err error) {
-	if q.Workspace, err = o.find(ctx, q.Owner, q.Workspace); err != nil {
-		return nil, err
-	}
-	return o.all.Tables(ctx, q)
-}
-
-func (o ownWorkspaces) Describe(ctx context.Context, q engi.Query, table string) (t engi.TableDescription, err error) {
-	if q.Workspace, err = o.find(ctx, q.Owner, q.Workspace); err != nil {
-		return t, err
-	}
-	return o.all.Describe(ctx, q, table)
-}
-
-func (o ownWorkspaces) Command(ctx context.Context, owner engi.Owner, workspace, service string, args []string) (engi.CommandReply, error) {
-	return by(ctx, o, owner, workspace, func(id string) (engi.CommandReply, error) { return o.all.Command(ctx, owner, id, service, args) })
-}
-
 func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArgs) (Result, error) {
 	// Models write the root of a host for the directory of the workspace.
 	p := engi.WorkspacePreview{Type: engi.PreviewType(cmp.Or(a.Type, string(engi.PreviewStatic))), Root: strings.Trim(a.Root, "/"), Port: a.Port, Public: a.Public}
@@ -460,7 +378,7 @@ func (s Services) enablePreview(ctx context.Context, c *Call, a enablePreviewArg
 	if a.Type == "none" {
 		p = engi.WorkspacePreview{}
 	}
-	x, err := s.Workspaces.Change(ctx, c.Owner, a.Workspace, engi.WorkspaceChange{Preview: &p})
+	x, err := s.Workspaces.Change(ctx, c.Owner.Viewer(), a.Workspace, engi.WorkspaceChange{Preview: &p})
 	if err != nil {
 		return Result{}, err
 	}

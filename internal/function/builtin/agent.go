@@ -39,7 +39,7 @@ type agentOutput struct {
 func (s Services) runAgent(ctx context.Context, r *function.Run, spec engi.RunSpec) (any, error) {
 	id, err := function.Step(ctx, r, "start", func(ctx context.Context) (engi.RunID, error) {
 		if spec.Sandbox != "" {
-			sandbox, err := s.Sandboxes.Get(ctx, r.Owner, spec.Sandbox)
+			sandbox, err := s.Sandboxes.Get(ctx, r.Owner.Reach(), spec.Sandbox)
 			if err != nil {
 				return "", err
 			}
@@ -55,7 +55,7 @@ func (s Services) runAgent(ctx context.Context, r *function.Run, spec engi.RunSp
 		return nil, err
 	}
 	return waitOrCancel(ctx, r, "wait", func(ctx context.Context) (agentOutput, error) { return s.waitForRun(ctx, r, id) },
-		func(ctx context.Context) error { return s.Agents.Cancel(ctx, r.Owner, id) })
+		func(ctx context.Context) error { return s.Agents.Cancel(ctx, r.Owner.Viewer(), id) })
 }
 
 // waitOrCancel waits in a step for the end of work that an earlier step has started. It cancels
@@ -74,7 +74,7 @@ func waitOrCancel[T any](ctx context.Context, r *function.Run, step string, wait
 func (s Services) waitForRun(ctx context.Context, r *function.Run, id engi.RunID) (agentOutput, error) {
 	watching, stop := untilCancelled(ctx, r)
 	defer stop()
-	for e, err := range s.Agents.Watch(watching, r.Owner, id, 0) {
+	for e, err := range s.Agents.Watch(watching, r.Owner.Viewer(), id, 0) {
 		switch {
 		case watching.Err() != nil:
 		case err != nil:

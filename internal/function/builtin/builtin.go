@@ -209,12 +209,12 @@ func (s Services) create(ctx context.Context, r *function.Run) (any, error) {
 }
 
 // target returns the sandbox with an ID that is part of an event.
-func (s Services) target(ctx context.Context, owner engi.Owner, id string) (engi.Sandbox, error) {
+func (s Services) target(ctx context.Context, viewer engi.Viewer, id string) (engi.Sandbox, error) {
 	parsed, err := engi.ParseSandboxID(id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
-	return s.Sandboxes.Get(ctx, owner, parsed)
+	return s.Sandboxes.Get(ctx, viewer, parsed)
 }
 
 func (s Services) stop(ctx context.Context, r *function.Run) (any, error) {
@@ -225,15 +225,15 @@ func (s Services) stop(ctx context.Context, r *function.Run) (any, error) {
 		return nil, err
 	}
 	last, err := function.Step(ctx, r, "stop", func(ctx context.Context) (sandboxInfo, error) {
-		sandbox, err := s.target(ctx, r.Owner, data.Sandbox)
+		sandbox, err := s.target(ctx, r.Owner.Reach(), data.Sandbox)
 		if err != nil {
 			return sandboxInfo{}, err
 		}
 		if sandbox.State != engi.Stopped {
-			if err := s.Sandboxes.Stop(ctx, r.Owner, sandbox.ID); err != nil {
+			if err := s.Sandboxes.Stop(ctx, r.Owner.Reach(), sandbox.ID); err != nil {
 				return sandboxInfo{}, err
 			}
-			if sandbox, err = s.Sandboxes.Get(ctx, r.Owner, sandbox.ID); err != nil {
+			if sandbox, err = s.Sandboxes.Get(ctx, r.Owner.Reach(), sandbox.ID); err != nil {
 				return sandboxInfo{}, err
 			}
 		}

@@ -171,14 +171,14 @@ func (s Services) runProgram(ctx context.Context, r *function.Run, d Declared) (
 		return nil, err
 	}
 	return waitOrCancel(ctx, r, fmt.Sprintf("wait %d", r.Attempt), func(ctx context.Context) (programOutput, error) { return s.waitForExecution(ctx, r, id) },
-		func(ctx context.Context) error { return s.Executions.Cancel(ctx, r.Owner, id) })
+		func(ctx context.Context) error { return s.Executions.Cancel(ctx, r.Owner.Viewer(), id) })
 }
 
 // waitForExecution waits for the end of an execution.
 func (s Services) waitForExecution(ctx context.Context, r *function.Run, id engi.ExecutionID) (programOutput, error) {
 	waiting, stop := untilCancelled(ctx, r)
 	defer stop()
-	x, err := s.Executions.Wait(waiting, r.Owner, id)
+	x, err := s.Executions.Wait(waiting, r.Owner.Viewer(), id)
 	if err != nil {
 		return programOutput{}, err
 	}

@@ -104,7 +104,7 @@ func work(dir string) error {
 		}
 	}
 	for {
-		open, err := store.Workflow(db).Runs(ctx, "", function.Filter{Open: true})
+		open, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{Open: true})
 		if err != nil || len(open) == 0 {
 			return err
 		}
@@ -217,7 +217,7 @@ func check(t *testing.T, dir string) (runs, repeated int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	all, err := store.Workflow(db).Runs(t.Context(), "", function.Filter{})
+	all, err := store.Workflow(db).Runs(t.Context(), engi.Everyone, function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (r *Runner) Await(id engi.FunctionRunID, states ...engi.FunctionState) engi
 	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
 	defer cancel()
 	for {
-		run, err := r.Run(ctx, "", id)
+		run, err := r.Run(ctx, engi.Everyone, id)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -538,7 +538,7 @@ func restartWaiting(t *testing.T, open func() function.Engine) {
 	first, second := fix.Send("anna", "f", `{}`), fix.Send("anna", "f", `{}`)
 	wantState(t, fix.Await(first, engi.FunctionWaiting), engi.FunctionWaiting, 1)
 	fix.Stop()
-	r, err := fix.Run(t.Context(), "", second)
+	r, err := fix.Run(t.Context(), engi.Everyone, second)
 	if err != nil || r.State != engi.FunctionQueued {
 		t.Fatalf("the second run is %s before the first has ended (%v)", r.State, err)
 	}

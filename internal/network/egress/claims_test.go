@@ -271,8 +271,8 @@ func TestIntercepted(t *testing.T) {
 	o := named("example.com")
 	o.Roots = x509.NewCertPool()
 	o.Roots.AddCert(web.Certificate())
-	o.Reveal = func(_ context.Context, who engi.Owner, name string) (string, error) {
-		if who != owner || name != "token" {
+	o.Reveal = func(_ context.Context, who engi.Viewer, name string) (string, error) {
+		if who != owner.Viewer() || name != "token" {
 			return "", engi.Errorf(engi.NotFound, "no secret %s", name)
 		}
 		return "s3cret", nil

@@ -70,7 +70,7 @@ type Store interface {
 	// its sandbox, and drops the oldest events beyond its bounds.
 	Append(ctx context.Context, events []engi.NetworkRecord) error
 	// Events returns up to limit events of a sandbox after seq, oldest first.
-	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
+	Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
 }
 
 // Packages serves package registries to sandboxes. It is safe for concurrent use.
@@ -96,9 +96,9 @@ type Options struct {
 
 	// Reveal returns the value of an owner's secret by ID or name. Nil means
 	// that there are no secrets: policies with grants are refused.
-	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	Reveal func(ctx context.Context, viewer engi.Viewer, idOrName string) (string, error)
 	// Use is the same as in [intercept.Options]; nil means that no secret is pinned.
-	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
+	Use func(ctx context.Context, viewer engi.Viewer, idOrName string) (value string, hosts []string, strip bool, err error)
 	// Approver decides on requests for which a rule asks. Nil means that there is no approver:
 	// policies that ask are refused.
 	Approver engi.Approver

@@ -328,7 +328,7 @@ func (g *guest) client() *http.Client {
 
 func (f *fixture) events(g *guest) []engi.NetworkRecord {
 	f.t.Helper()
-	all, err := f.g.Events(context.Background(), owner, g.id, 0, 0, false)
+	all, err := f.g.Events(context.Background(), owner.Viewer(), g.id, 0, 0, false)
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -245,8 +245,8 @@ func (g *Gateway) Adopt(ctx context.Context, ids []engi.SandboxID) (err error) {
 }
 
 // Events implements engi.NetworkLog.
-func (g *Gateway) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
-	return g.journal.Events(ctx, owner, id, seq, limit, wait)
+func (g *Gateway) Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
+	return g.journal.Events(ctx, viewer, id, seq, limit, wait)
 }
 
 // intercepted logs a decision of package intercept.

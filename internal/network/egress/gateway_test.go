@@ -622,7 +622,7 @@ func TestTransport(t *testing.T) {
 	}
 }
 
-func TestIsAWall(t *testing.T) {
+func TestImplementsEgress(t *testing.T) {
 	f := newFixture(t, egress.Options{})
 	if err := f.g.Check(engi.NetworkPolicy{Mode: "sideways"}); !engi.Is(err, engi.Invalid) {
 		t.Errorf("Check: %v", err)

@@ -38,7 +38,7 @@ func (r registries) Serve(owner engi.Owner, w http.ResponseWriter, q *http.Reque
 func TestPackages(t *testing.T) {
 	r := registries{make(chan string, 16)}
 	zone, resolver := upstream(t)
-	o := egress.Options{Resolver: []netip.AddrPort{resolver}, Packages: r, Reveal: func(context.Context, engi.Owner, string) (string, error) {
+	o := egress.Options{Resolver: []netip.AddrPort{resolver}, Packages: r, Reveal: func(context.Context, engi.Viewer, string) (string, error) {
 		return "", engi.Errorf(engi.NotFound, "no secrets")
 	}}
 	f := newFixture(t, o)
@@ -141,6 +141,6 @@ func TestPackages(t *testing.T) {
 	}
 	// Without a mirror there is no such rule.
 	if err := newFixture(t, egress.Options{}).g.Check(allowed); !engi.Is(err, engi.Unsupported) || engi.RemedyOf(err) == "" {
-		t.Errorf("without a broker: %v", err)
+		t.Errorf("without a mirror: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ func TestRequestRulesComeIntoForce(t *testing.T) {
 	o := named("example.com")
 	o.Roots = x509.NewCertPool()
 	o.Roots.AddCert(web.Certificate())
-	o.Reveal = func(context.Context, engi.Owner, string) (string, error) {
+	o.Reveal = func(context.Context, engi.Viewer, string) (string, error) {
 		return "", engi.Errorf(engi.NotFound, "no secret")
 	}
 	f := newFixture(t, o)
@@ -85,7 +85,7 @@ func TestNobodyToAsk(t *testing.T) {
 		{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "s", Hosts: []string{"example.com"}, Requests: []engi.RequestRule{ask}}}},
 	} {
 		for _, approver := range []engi.Approver{nil, yes{}} {
-			o.Reveal = func(context.Context, engi.Owner, string) (string, error) { return "", nil }
+			o.Reveal = func(context.Context, engi.Viewer, string) (string, error) { return "", nil }
 			o.Approver = approver
 			err := newFixture(t, o).g.Check(p)
 			if approver == nil && (!engi.Is(err, engi.Unsupported) || engi.RemedyOf(err) == "") || approver != nil && err != nil {

@@ -75,9 +75,9 @@ func New(o Options) *http.Client {
 	return client(t)
 }
 
-// A Wall carries requests on an owner's behalf in the same way as a sandbox with the given
+// An Egress carries requests on an owner's behalf in the same way as a sandbox with the given
 // policy; see package egress.
-type Wall interface {
+type Egress interface {
 	Check(p engi.NetworkPolicy) error
 	Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error)
 }
@@ -85,7 +85,7 @@ type Wall interface {
 // Through returns a client that fetches for an owner only from destinations that p
 // allows. Only Timeout, MaxBody and Remedy of o apply. It returns an error for an invalid
 // p. The caller closes the client's idle connections when done.
-func Through(w Wall, owner engi.Owner, p engi.NetworkPolicy, o Options) (*http.Client, error) {
+func Through(w Egress, owner engi.Owner, p engi.NetworkPolicy, o Options) (*http.Client, error) {
 	next, err := w.Transport(owner, p)
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func Through(w Wall, owner engi.Owner, p engi.NetworkPolicy, o Options) (*http.C
 // ForOwners returns a function that calls [Through] for any owner. It returns an error
 // for an invalid p at once. A client whose transport is refused later
 // returns the refusal for each request.
-func ForOwners(w Wall, p engi.NetworkPolicy, o Options) (func(engi.Owner) *http.Client, error) {
+func ForOwners(w Egress, p engi.NetworkPolicy, o Options) (func(engi.Owner) *http.Client, error) {
 	if err := w.Check(p); err != nil {
 		return nil, err
 	}

@@ -231,7 +231,7 @@ func TestRedirectsAreJudged(t *testing.T) {
 }
 
 func TestRedirectsKeepEncryption(t *testing.T) {
-	w := &wall{send: func(r *http.Request) (*http.Response, error) {
+	w := &fakeEgress{send: func(r *http.Request) (*http.Response, error) {
 		resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}
 		if to := r.URL.Query().Get("to"); to != "" {
 			resp.StatusCode = http.StatusFound
@@ -345,25 +345,25 @@ func TestSlowServersAreLeft(t *testing.T) {
 	}
 }
 
-// A wall is a fetch.Wall that records its calls.
-type wall struct {
+// An egress is a fetch.Egress that records its calls.
+type fakeEgress struct {
 	refuse error
 	send   func(*http.Request) (*http.Response, error)
 	owner  engi.Owner
 }
 
-func (w *wall) Check(engi.NetworkPolicy) error { return w.refuse }
+func (w *fakeEgress) Check(engi.NetworkPolicy) error { return w.refuse }
 
-func (w *wall) Transport(owner engi.Owner, _ engi.NetworkPolicy) (http.RoundTripper, error) {
+func (w *fakeEgress) Transport(owner engi.Owner, _ engi.NetworkPolicy) (http.RoundTripper, error) {
 	w.owner = owner
 	return w, w.refuse
 }
 
-func (w *wall) RoundTrip(r *http.Request) (*http.Response, error) { return w.send(r) }
+func (w *fakeEgress) RoundTrip(r *http.Request) (*http.Response, error) { return w.send(r) }
 
-func TestThroughTheWall(t *testing.T) {
+func TestThroughEgress(t *testing.T) {
 	var sent []string
-	w := &wall{send: func(r *http.Request) (*http.Response, error) {
+	w := &fakeEgress{send: func(r *http.Request) (*http.Response, error) {
 		sent = append(sent, r.URL.String())
 		switch r.URL.Path {
 		case "/away":

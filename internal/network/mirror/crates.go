@@ -15,7 +15,7 @@ import (
 //
 //	index.crates.io/config.json, /AB/CD/NAME
 //	static.crates.io/crates/NAME/VERSION/download, /crates/NAME/NAME-VERSION.crate
-type crates struct{ b *Broker }
+type crates struct{ b *Server }
 
 const (
 	crateIndex = "index.crates.io"

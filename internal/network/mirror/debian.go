@@ -20,10 +20,10 @@ import (
 //	deb.debian.org/debian/…, deb.debian.org/debian-security/…, security.debian.org/debian-security/…
 //
 // apt verifies the signature of a suite's Release, which names the hashes of its
-// indexes. The indexes name the hashes of packages. The broker follows the same chain below
+// indexes. The indexes name the hashes of packages. The mirror follows the same chain below
 // Release, so that it keeps only files that some Release names.
 type debian struct {
-	b *Broker
+	b *Server
 
 	mu      sync.Mutex
 	suites  map[string][]string        // requested suites, by archive; guarded by mu
@@ -37,7 +37,7 @@ const (
 	maxListed  = 500_000   // maximum number of packages of one index
 )
 
-func newDebian(b *Broker) *debian {
+func newDebian(b *Server) *debian {
 	return &debian{b: b, suites: map[string][]string{}, indexes: map[string]map[string]hash{}}
 }
 

@@ -92,7 +92,7 @@ type flight struct {
 
 // get returns an item from the cache or from its registry. The caller closes the
 // entry.
-func (b *Broker) get(ctx context.Context, it *item) (*entry, error) {
+func (b *Server) get(ctx context.Context, it *item) (*entry, error) {
 	e, f, err := b.begin(it)
 	if e != nil || err != nil {
 		return e, err
@@ -107,7 +107,7 @@ func (b *Broker) get(ctx context.Context, it *item) (*entry, error) {
 }
 
 // landed returns the result of a finished flight, or older metadata if the flight failed.
-func (b *Broker) landed(it *item, f *flight) (*entry, error) {
+func (b *Server) landed(it *item, f *flight) (*entry, error) {
 	if f.err != nil {
 		if it.mutable && !engi.Is(f.err, engi.Conflict) {
 			if e := b.cache.open(it.key); e != nil {
@@ -125,7 +125,7 @@ func (b *Broker) landed(it *item, f *flight) (*entry, error) {
 
 // begin returns an item from the cache, or the flight that downloads it. The
 // caller must leave the flight.
-func (b *Broker) begin(it *item) (*entry, *flight, error) {
+func (b *Server) begin(it *item) (*entry, *flight, error) {
 	e := b.cache.open(it.key)
 	gone := e != nil && e.Status != http.StatusOK
 	if e != nil && (b.o.Offline || !it.mutable && !gone || time.Since(e.Fetched) < b.o.Fresh) {
@@ -164,7 +164,7 @@ func (b *Broker) begin(it *item) (*entry, *flight, error) {
 	return nil, f, nil
 }
 
-func (b *Broker) leave(key string, f *flight) {
+func (b *Server) leave(key string, f *flight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
@@ -176,7 +176,7 @@ func (b *Broker) leave(key string, f *flight) {
 }
 
 // serveItem answers a request with an item.
-func (b *Broker) serveItem(w http.ResponseWriter, r *http.Request, it *item) error {
+func (b *Server) serveItem(w http.ResponseWriter, r *http.Request, it *item) error {
 	e, f, err := b.begin(it)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (b *Broker) serveItem(w http.ResponseWriter, r *http.Request, it *item) err
 }
 
 // serveEntry answers with an entry of the cache.
-func (b *Broker) serveEntry(w http.ResponseWriter, r *http.Request, it *item, e *entry) error {
+func (b *Server) serveEntry(w http.ResponseWriter, r *http.Request, it *item, e *entry) error {
 	if e.Status != http.StatusOK {
 		return engi.Errorf(engi.NotFound, "the registry answers %d: there is no such package or version", e.Status)
 	}
@@ -232,7 +232,7 @@ func (b *Broker) serveEntry(w http.ResponseWriter, r *http.Request, it *item, e 
 	return nil
 }
 
-func (b *Broker) rendered(it *item, e *entry, r *http.Request) ([]byte, string, error) {
+func (b *Server) rendered(it *item, e *entry, r *http.Request) ([]byte, string, error) {
 	raw, err := io.ReadAll(e.body())
 	if err != nil {
 		return nil, "", engi.Errorf(engi.Unavailable, "package cache: %v", err)
@@ -243,7 +243,7 @@ func (b *Broker) rendered(it *item, e *entry, r *http.Request) ([]byte, string, 
 // stream sends a file while it arrives, except for its end. The end follows only when
 // the file has the expected hash; otherwise the connection breaks. It
 // returns false if the response cannot begin yet.
-func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *flight) bool {
+func (b *Server) stream(w http.ResponseWriter, r *http.Request, it *item, f *flight) bool {
 	f.mu.Lock()
 	file, size := f.file, f.size
 	f.mu.Unlock()
@@ -295,7 +295,7 @@ func (b *Broker) stream(w http.ResponseWriter, r *http.Request, it *item, f *fli
 }
 
 // download downloads an item into the cache.
-func (b *Broker) download(ctx context.Context, it *item, f *flight) (err error) {
+func (b *Server) download(ctx context.Context, it *item, f *flight) (err error) {
 	limit := fileTime
 	if it.meta || it.mutable {
 		limit = metaTime
@@ -339,7 +339,7 @@ func (b *Broker) download(ctx context.Context, it *item, f *flight) (err error) 
 }
 
 // ask sends a request upstream. The caller calls stop after reading the body.
-func (b *Broker) ask(ctx context.Context, it *item, address string, before *entry) (_ *http.Response, stop func(), err error) {
+func (b *Server) ask(ctx context.Context, it *item, address string, before *entry) (_ *http.Response, stop func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -373,7 +373,7 @@ func (b *Broker) ask(ctx context.Context, it *item, address string, before *entr
 	if err != nil {
 		defer stop()
 		if known, ok := errors.AsType[*engi.Error](err); ok && known.Kind == engi.Denied {
-			return nil, nil, engi.Errorf(engi.Denied, "%s: %v", it.key, known).WithRemedy("have the operator add the host to packages.hosts, if it is a mirror's")
+			return nil, nil, engi.Errorf(engi.Denied, "%s: %v", it.key, known).WithRemedy("have the operator add the host to mirror.hosts, if it is a mirror's")
 		}
 		if ctx.Err() == nil || engi.Is(context.Cause(ctx), engi.Unavailable) {
 			b.mu.Lock()
@@ -409,7 +409,7 @@ func (w *watched) Read(p []byte) (int, error) {
 }
 
 // receive reads a response into the cache.
-func (b *Broker) receive(ctx context.Context, it *item, f *flight, resp *http.Response, want hash) (err error) {
+func (b *Server) receive(ctx context.Context, it *item, f *flight, resp *http.Response, want hash) (err error) {
 	most := min(it.max(), b.o.Size)
 	if resp.ContentLength > most {
 		return engi.Errorf(engi.Conflict, "%s has %d bytes, more than %d", it.key, resp.ContentLength, most)
@@ -484,7 +484,7 @@ func (b *Broker) receive(ctx context.Context, it *item, f *flight, resp *http.Re
 }
 
 // keep puts a body in memory into the cache.
-func (b *Broker) keep(it *item, h head, body []byte) error {
+func (b *Server) keep(it *item, h head, body []byte) error {
 	file, err := b.cache.temp()
 	if err != nil {
 		return err
@@ -531,7 +531,7 @@ func (g *growing) Write(p []byte) (int, error) {
 
 // text returns an item's body, which must have at most most
 // bytes. ok is false if the registry has no such item.
-func (b *Broker) text(ctx context.Context, it *item, most int64) (_ []byte, ok bool, err error) {
+func (b *Server) text(ctx context.Context, it *item, most int64) (_ []byte, ok bool, err error) {
 	e, err := b.get(ctx, it)
 	if err != nil {
 		return nil, false, err

@@ -31,7 +31,7 @@ import (
 // the database does not know is a private module of the upstream, and is kept as it was
 // received first.
 type golang struct {
-	b   *Broker
+	b   *Server
 	sum *sumdb.Client
 }
 
@@ -45,7 +45,7 @@ const (
 	maxSumFile = 1 << 20
 )
 
-func newGolang(b *Broker) *golang {
+func newGolang(b *Server) *golang {
 	g := &golang{b: b}
 	g.sum = sumdb.NewClient(&sumOps{g: g})
 	return g

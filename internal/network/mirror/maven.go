@@ -10,7 +10,7 @@ import (
 
 // maven serves Maven Central. A file must have the hash in the file next to it, .sha512
 // or else .sha1. Metadata of artifacts is mutable.
-type maven struct{ b *Broker }
+type maven struct{ b *Server }
 
 func (*maven) name() string    { return "maven" }
 func (*maven) hosts() []string { return []string{"repo1.maven.org", "repo.maven.apache.org"} }

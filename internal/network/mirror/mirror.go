@@ -1,8 +1,8 @@
-// Package mirror is the package broker: it serves the public registries of
+// Package mirror is the package mirror: it serves the public registries of
 // packages to sandboxes, read-only, from a cache on disk that it fills from the
 // registries or from mirrors of the operator's choice. Programs speak to the
 // registries' own host names (registry.npmjs.org, pypi.org, …) as usual; package egress
-// passes their requests to a [Broker] instead of the host.
+// passes their requests to a [Server] instead of the host.
 //
 // Every file is compared with the hash that its ecosystem publishes for it before
 // it is kept: the integrity field of npm's manifests, the hashes of PyPI's indexes,
@@ -48,7 +48,7 @@ var Ecosystems = []string{"crates", "debian", "go", "maven", "npm", "pypi"}
 // Off, as an upstream, disables an ecosystem.
 const Off = "off"
 
-// Options configures a Broker. Dir is required; every other field has a useful zero
+// Options configures a Server. Dir is required; every other field has a useful zero
 // value.
 type Options struct {
 	Dir     string        // directory of the cache; no other process may write it
@@ -89,8 +89,8 @@ const (
 	maxURLPath = 1 << 10
 )
 
-// A Broker serves packages. It is safe for concurrent use.
-type Broker struct {
+// A Server serves packages. It is safe for concurrent use.
+type Server struct {
 	o        Options
 	cache    *cache
 	client   *http.Client
@@ -126,14 +126,14 @@ type ecosystem interface {
 	item(host, path string) (*item, error)
 }
 
-// New opens the cache. The caller must close the Broker.
-func New(o Options) (*Broker, error) {
+// New opens the cache. The caller must close the Server.
+func New(o Options) (*Server, error) {
 	o.Size = cmp.Or(o.Size, 20<<30)
 	o.Fresh = cmp.Or(o.Fresh, 5*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Broker{o: o, log: o.Log, up: map[string]*url.URL{}, hosts: map[string]ecosystem{}, names: map[string][]string{}, flights: map[string]*flight{},
+	b := &Server{o: o, log: o.Log, up: map[string]*url.URL{}, hosts: map[string]ecosystem{}, names: map[string][]string{}, flights: map[string]*flight{},
 		owners: engi.NewKeyedSemaphore[engi.Owner](perOwner), down: map[string]time.Time{}, counts: map[string]*Counts{},
 		fetching: make(chan struct{}, perNode), parsing: make(chan struct{}, parsers)}
 	trusted := slices.Clone(o.Trusted)
@@ -196,7 +196,7 @@ func CheckURL(text string) (*url.URL, error) {
 }
 
 // Close ends all downloads and waits for them.
-func (b *Broker) Close() {
+func (b *Server) Close() {
 	b.mu.Lock() // no new download starts
 	b.stop()
 	b.mu.Unlock()
@@ -204,10 +204,10 @@ func (b *Broker) Close() {
 	b.client.CloseIdleConnections()
 }
 
-// Hosts returns the hosts that the broker replaces, by ecosystem.
-func (b *Broker) Hosts() map[string][]string { return maps.Clone(b.names) }
+// Hosts returns the hosts that the mirror replaces, by ecosystem.
+func (b *Server) Hosts() map[string][]string { return maps.Clone(b.names) }
 
-// Status is the state of a Broker.
+// Status is the state of a Server.
 type Status struct {
 	Offline     bool
 	Files       int
@@ -217,7 +217,7 @@ type Status struct {
 }
 
 // Status returns the contents of the cache and the counts since the start.
-func (b *Broker) Status() Status {
+func (b *Server) Status() Status {
 	s := Status{Offline: b.o.Offline, Size: b.o.Size, Ecosystems: map[string]Counts{}, Upstreams: map[string]string{}}
 	s.Files, s.Bytes = b.cache.usage()
 	b.mu.Lock()
@@ -229,9 +229,9 @@ func (b *Broker) Status() Status {
 }
 
 // Clear removes all entries from the cache.
-func (b *Broker) Clear() error { return b.cache.clear() }
+func (b *Server) Clear() error { return b.cache.clear() }
 
-func (b *Broker) count(e ecosystem, f func(*Counts)) {
+func (b *Server) count(e ecosystem, f func(*Counts)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f(b.counts[e.name()])
@@ -239,7 +239,7 @@ func (b *Broker) count(e ecosystem, f func(*Counts)) {
 
 // Serve answers a request of an owner's sandbox to one of the hosts. A refusal has
 // its reason in the body and in the header X-Engi-Error.
-func (b *Broker) Serve(owner engi.Owner, w http.ResponseWriter, r *http.Request) {
+func (b *Server) Serve(owner engi.Owner, w http.ResponseWriter, r *http.Request) {
 	host := strings.ToLower(strings.TrimSuffix(r.Host, "."))
 	if name, _, ok := strings.Cut(host, ":"); ok {
 		host = name
@@ -257,7 +257,7 @@ func (b *Broker) Serve(owner engi.Owner, w http.ResponseWriter, r *http.Request)
 	}
 }
 
-func (b *Broker) serve(owner engi.Owner, e ecosystem, host string, w http.ResponseWriter, r *http.Request) error {
+func (b *Server) serve(owner engi.Owner, e ecosystem, host string, w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		return engi.Errorf(engi.Denied, "packages are read-only: %.20s is not GET", r.Method).WithRemedy("publish from outside, or name %s in the policy's allow", host)
@@ -348,7 +348,7 @@ func line(text string) string {
 
 // fetch downloads the item of a registry's URL into the cache, if it is not
 // there yet. It returns the size of the item.
-func (b *Broker) fetch(ctx context.Context, address string) (int64, error) {
+func (b *Server) fetch(ctx context.Context, address string) (int64, error) {
 	u, err := url.Parse(address)
 	if err != nil {
 		return 0, engi.Errorf(engi.Invalid, "%.100q is not a URL", address)

@@ -87,7 +87,7 @@ func (u *upstream) options(t *testing.T) Options {
 		"debian-security": u.URL + "/debian-security", "maven": u.URL + "/maven"}}
 }
 
-func open(t *testing.T, o Options) *Broker {
+func open(t *testing.T, o Options) *Server {
 	t.Helper()
 	b, err := New(o)
 	if err != nil {
@@ -97,12 +97,12 @@ func open(t *testing.T, o Options) *Broker {
 	return b
 }
 
-// get requests a URL of a registry from a broker, as a sandbox does.
-func get(b *Broker, address string, header ...string) *httptest.ResponseRecorder {
+// get requests a URL of a registry from a mirror, as a sandbox does.
+func get(b *Server, address string, header ...string) *httptest.ResponseRecorder {
 	return send(b, httptest.NewRequest("GET", address, nil), header...)
 }
 
-func send(b *Broker, r *http.Request, header ...string) *httptest.ResponseRecorder {
+func send(b *Server, r *http.Request, header ...string) *httptest.ResponseRecorder {
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
@@ -227,7 +227,7 @@ func TestServes(t *testing.T) {
 	o := u.options(t)
 	all := fill(t, u, &o)
 	b := open(t, o)
-	check := func(b *Broker, what string) {
+	check := func(b *Server, what string) {
 		t.Helper()
 		for _, s := range all {
 			if w := get(b, s.index); w.Code != 200 || !strings.Contains(w.Body.String(), s.tell) || strings.Contains(w.Body.String(), u.URL) {

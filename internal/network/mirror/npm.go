@@ -16,7 +16,7 @@ import (
 //	/NAME, /@SCOPE/NAME           the package, with all versions
 //	/NAME/VERSION                 the manifest of one version
 //	/NAME/-/FILE-VERSION.tgz      its archive
-type npm struct{ b *Broker }
+type npm struct{ b *Server }
 
 const npmHost = "registry.npmjs.org"
 

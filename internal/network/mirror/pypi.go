@@ -23,7 +23,7 @@ import (
 //
 // Only the name in a file's path is used, because it never changes: a mirror has
 // other directories.
-type pypi struct{ b *Broker }
+type pypi struct{ b *Server }
 
 const (
 	pypiHost  = "pypi.org"

@@ -44,7 +44,7 @@ func (w Wanted) String() string {
 // npm-shrinkwrap.json, yarn.lock, pnpm-lock.yaml, requirements.txt, go.sum,
 // Cargo.lock; for any other file, the URLs of registries in it. It returns Invalid
 // for files that cannot be read or name no packages.
-func (b *Broker) Read(name string, content []byte) (all []Wanted, err error) {
+func (b *Server) Read(name string, content []byte) (all []Wanted, err error) {
 	base := path.Base(name)
 	defer engi.Annotate(&err, "%.100s", base)
 	switch {
@@ -214,7 +214,7 @@ func requirements(content []byte) (all []Wanted, err error) {
 }
 
 // urls returns the URLs of registries in a text.
-func (b *Broker) urls(content []byte) (all []Wanted) {
+func (b *Server) urls(content []byte) (all []Wanted) {
 	for _, text := range anyURL.FindAllString(string(content), -1) {
 		if u, err := url.Parse(text); err == nil && b.hosts[u.Host] != nil && (u.Host != pypiFiles || fits(path.Base(u.Path))) {
 			all = append(all, Wanted{URL: text})
@@ -242,7 +242,7 @@ type Warmed struct {
 
 // Warm downloads all into the cache, and yields each outcome when it is known. It ends
 // early if ctx ends.
-func (b *Broker) Warm(ctx context.Context, all []Wanted) iter.Seq[Warmed] {
+func (b *Server) Warm(ctx context.Context, all []Wanted) iter.Seq[Warmed] {
 	return func(yield func(Warmed) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		todo, done := make(chan Wanted), make(chan Warmed)
@@ -284,7 +284,7 @@ func (b *Broker) Warm(ctx context.Context, all []Wanted) iter.Seq[Warmed] {
 	}
 }
 
-func (b *Broker) warm(ctx context.Context, w Wanted) (int64, error) {
+func (b *Server) warm(ctx context.Context, w Wanted) (int64, error) {
 	if w.URL != "" {
 		return b.fetch(ctx, w.URL)
 	}

@@ -61,7 +61,7 @@ func (p *Proxy) PrivateApp(ctx context.Context, a engi.App) (bool, error) {
 	if p.o.Private || a.Sandbox == "" {
 		return p.o.Private, nil
 	}
-	s, err := p.o.Sandboxes.Get(ctx, "", a.Sandbox)
+	s, err := p.o.Sandboxes.Get(ctx, engi.Everyone, a.Sandbox)
 	if engi.Is(err, engi.NotFound) {
 		return false, nil // the sandbox is lost, and the app has no page now
 	}

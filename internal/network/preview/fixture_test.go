@@ -80,11 +80,11 @@ func newFixture(t testing.TB, change func(*Options)) *fixture {
 	return f
 }
 
-func (f *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+func (f *fixture) Get(_ context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Sandbox, error) {
 	f.mu.Lock()
 	b := f.sandboxes[id]
 	f.mu.Unlock()
-	if b == nil || owner != "" && b.record.Owner != owner {
+	if b == nil || !viewer.Sees(b.record.Owner) {
 		return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no sandbox %s", id)
 	}
 	b.mu.Lock()
@@ -92,8 +92,8 @@ func (f *fixture) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (e
 	return b.record, nil
 }
 
-func (f *fixture) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	if _, err := f.Get(ctx, owner, id); err != nil {
+func (f *fixture) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
+	if _, err := f.Get(ctx, viewer, id); err != nil {
 		return nil, nil, err
 	}
 	f.mu.Lock()

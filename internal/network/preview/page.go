@@ -14,8 +14,8 @@ import (
 
 // Apps serves published pages, which need no sandbox. [engi.Apps] implements it.
 type Apps interface {
-	Get(ctx context.Context, owner engi.Owner, app string) (engi.App, error)
-	Published(ctx context.Context, owner engi.Owner, app, path string, gzip bool) (engi.PublishedFile, error)
+	Get(ctx context.Context, viewer engi.Viewer, app string) (engi.App, error)
+	Published(ctx context.Context, viewer engi.Viewer, app, path string, gzip bool) (engi.PublishedFile, error)
 }
 
 const indexPage = "index.html"
@@ -27,7 +27,7 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 		none()
 		return
 	}
-	a, err := p.o.Apps.Get(r.Context(), "", string(t.app))
+	a, err := p.o.Apps.Get(r.Context(), engi.Everyone, string(t.app))
 	switch {
 	case err != nil && !engi.Is(err, engi.NotFound):
 		p.respondError(w, r, t, err)
@@ -41,7 +41,7 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	p.serveFiles(w, r, t, who, string(t.app), func(name string, packed bool) (engi.PublishedFile, error) {
-		return p.o.Apps.Published(r.Context(), "", string(t.app), name, packed)
+		return p.o.Apps.Published(r.Context(), engi.Everyone, string(t.app), name, packed)
 	})
 }
 

@@ -21,14 +21,14 @@ type pages struct {
 	files map[string]string
 }
 
-func (p *pages) Get(_ context.Context, _ engi.Owner, app string) (engi.App, error) {
+func (p *pages) Get(_ context.Context, _ engi.Viewer, app string) (engi.App, error) {
 	if app != string(p.app.ID) {
 		return engi.App{}, engi.Errorf(engi.NotFound, "no app")
 	}
 	return p.app, nil
 }
 
-func (p *pages) Published(_ context.Context, _ engi.Owner, _, name string, packed bool) (engi.PublishedFile, error) {
+func (p *pages) Published(_ context.Context, _ engi.Viewer, _, name string, packed bool) (engi.PublishedFile, error) {
 	text, ok := p.files[name]
 	if !ok {
 		return engi.PublishedFile{}, engi.Errorf(engi.NotFound, "no file")

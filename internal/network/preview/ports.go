@@ -27,16 +27,16 @@ const (
 
 // Listening returns the ports of a sandbox that [Proxy.ServeHTTP] could reach, in
 // order. It does not resume the sandbox, but returns Conflict if the sandbox is not running.
-func (p *Proxy) Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) (_ []Port, err error) {
+func (p *Proxy) Listening(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (_ []Port, err error) {
 	defer engi.Annotate(&err, "list ports of %s", id)
-	s, err := p.o.Sandboxes.Get(ctx, owner, id)
+	s, err := p.o.Sandboxes.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}
 	if s.State != engi.Running {
 		return nil, engi.Errorf(engi.Conflict, "the sandbox is %s", s.State).WithRemedy("resume it first")
 	}
-	g, release, err := p.o.Sandboxes.Enter(ctx, owner, id)
+	g, release, err := p.o.Sandboxes.Enter(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}

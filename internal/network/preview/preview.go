@@ -192,7 +192,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		}
 	}
 	if t.of != "" && p.o.Apps != nil {
-		a, err := p.o.Apps.Get(r.Context(), "", string(t.of))
+		a, err := p.o.Apps.Get(r.Context(), engi.Everyone, string(t.of))
 		if err != nil && !engi.Is(err, engi.NotFound) {
 			p.respondError(w, r, t, err)
 			return
@@ -230,7 +230,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		w.WriteHeader(http.StatusPermanentRedirect)
 		return
 	}
-	s, err := p.o.Sandboxes.Get(r.Context(), "", t.id)
+	s, err := p.o.Sandboxes.Get(r.Context(), engi.Everyone, t.id)
 	if err != nil && !engi.Is(err, engi.NotFound) {
 		p.respondError(w, r, t, err)
 		return
@@ -270,7 +270,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 
 // serve proxies an authorized request.
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.Sandbox, conns *portConns) {
-	g, release, err := p.o.Sandboxes.Enter(r.Context(), "", t.id)
+	g, release, err := p.o.Sandboxes.Enter(r.Context(), engi.Everyone, t.id)
 	if err != nil {
 		p.respondError(w, r, t, err)
 		return

@@ -103,7 +103,7 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	// If the sandbox has ended, report this instead.
-	s, gerr := p.o.Sandboxes.Get(in.Context(), "", x.target.id)
+	s, gerr := p.o.Sandboxes.Get(in.Context(), engi.Everyone, x.target.id)
 	switch {
 	case engi.Is(gerr, engi.NotFound), gerr == nil && (s.State == engi.Stopped || s.State == engi.Stopping):
 		p.forget(x.target.id)

@@ -13,8 +13,8 @@ import (
 // Workspaces serves previews of workspaces: files that need no sandbox, servers in their sandboxes, and
 // exposed services. [engi.Workspaces] implements it.
 type Workspaces interface {
-	Get(ctx context.Context, owner engi.Owner, workspace string) (engi.Workspace, error)
-	PreviewFile(ctx context.Context, owner engi.Owner, workspace, path string) (engi.PublishedFile, error)
+	Get(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
+	PreviewFile(ctx context.Context, viewer engi.Viewer, workspace, path string) (engi.PublishedFile, error)
 }
 
 // workspacePrefix is the prefix of names of workspaces' previews.
@@ -67,7 +67,7 @@ func (p *Proxy) workspaceTarget(w http.ResponseWriter, r *http.Request, t target
 	if p.o.Workspaces == nil || t.site == "" {
 		return refuse(http.StatusNotFound, noPreview)
 	}
-	x, err := p.o.Workspaces.Get(r.Context(), "", string(t.site))
+	x, err := p.o.Workspaces.Get(r.Context(), engi.Everyone, string(t.site))
 	switch {
 	case err != nil && !engi.Is(err, engi.NotFound):
 		p.respondError(w, r, t, err)
@@ -90,7 +90,7 @@ func (p *Proxy) workspaceTarget(w http.ResponseWriter, r *http.Request, t target
 		return refuse(http.StatusNotFound, noPreview)
 	case x.Preview.Type == engi.PreviewStatic:
 		p.serveFiles(w, r, t, *who, string(t.site), func(name string, _ bool) (engi.PublishedFile, error) {
-			return p.o.Workspaces.PreviewFile(r.Context(), "", string(t.site), name)
+			return p.o.Workspaces.PreviewFile(r.Context(), engi.Everyone, string(t.site), name)
 		})
 		return t, nil
 	default:

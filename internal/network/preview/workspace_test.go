@@ -22,7 +22,7 @@ type sites struct {
 	open  atomic.Int64 // number of files that were not closed
 }
 
-func (s *sites) Get(_ context.Context, _ engi.Owner, workspace string) (engi.Workspace, error) {
+func (s *sites) Get(_ context.Context, _ engi.Viewer, workspace string) (engi.Workspace, error) {
 	if workspace != string(s.x.ID) {
 		return engi.Workspace{}, engi.Errorf(engi.NotFound, "no workspace")
 	}
@@ -36,7 +36,7 @@ type siteFile struct {
 
 func (f siteFile) Close() error { f.s.open.Add(-1); return nil }
 
-func (s *sites) PreviewFile(_ context.Context, _ engi.Owner, _, name string) (engi.PublishedFile, error) {
+func (s *sites) PreviewFile(_ context.Context, _ engi.Viewer, _, name string) (engi.PublishedFile, error) {
 	text, ok := s.files[name]
 	if !ok {
 		return engi.PublishedFile{}, engi.Errorf(engi.NotFound, "no file")

@@ -52,32 +52,32 @@ type Config struct {
 	Agents    []Agent             `toml:"agents" env:"-" help:"models with instructions and tools: name, description, model, system, tools, steps, budget, output, max_tokens, temperature, effort, confirm"`
 	Functions []Function          `toml:"functions" env:"-" help:"durable functions: name, event or cron, retries, backoff, concurrency, per_owner, timeout, owner, and agent with input (and sandbox or session), or run = {language, code or file, template}"`
 
-	TLS       TLS          `toml:"tls" envPrefix:"TLS_"`
-	CORS      CORS         `toml:"cors" envPrefix:"CORS_"`
-	Preview   Preview      `toml:"preview" envPrefix:"PREVIEW_"`
-	Limits    Limits       `toml:"limits" envPrefix:"LIMITS_"`
-	Max       Limits       `toml:"max" envPrefix:"MAX_"`
-	Admission Admission    `toml:"admission" envPrefix:"ADMISSION_"`
-	Templates Templates    `toml:"templates" envPrefix:"TEMPLATES_"`
-	Builds    Builds       `toml:"builds" envPrefix:"BUILDS_"`
-	Volumes   Volumes      `toml:"volumes" envPrefix:"VOLUMES_"`
-	Sandboxes Sandboxes    `toml:"sandboxes" envPrefix:"SANDBOXES_"`
-	Keep      Keep         `toml:"keep" envPrefix:"KEEP_"`
-	Quota     Quotas       `toml:"quota" envPrefix:"QUOTA_"`
-	Network   Network      `toml:"network" envPrefix:"NETWORK_"`
-	Secrets   Secrets      `toml:"secrets" envPrefix:"SECRETS_"`
-	Mirrors   Mirrors      `toml:"mirrors" envPrefix:"MIRRORS_"`
-	Packages  Packages     `toml:"packages" envPrefix:"PACKAGES_"`
-	Script    Script       `toml:"script" envPrefix:"SCRIPT_"`
-	Sessions  Sessions     `toml:"sandbox" envPrefix:"SANDBOX_"`
-	Models    Models       `toml:"models" envPrefix:"MODELS_"`
-	MCP       MCP          `toml:"mcp" envPrefix:"MCP_"`
-	Docs      Docs         `toml:"docs" envPrefix:"DOCS_"`
-	Events    Events       `toml:"events" envPrefix:"EVENTS_"`
-	Webhooks  Webhooks     `toml:"webhooks" envPrefix:"WEBHOOKS_"`
-	Approvals Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
-	SSH       ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
-	Apps      app.Settings `toml:"apps" envPrefix:"APPS_"`
+	TLS        TLS          `toml:"tls" envPrefix:"TLS_"`
+	CORS       CORS         `toml:"cors" envPrefix:"CORS_"`
+	Preview    Preview      `toml:"preview" envPrefix:"PREVIEW_"`
+	Limits     Limits       `toml:"limits" envPrefix:"LIMITS_"`
+	Max        Limits       `toml:"max" envPrefix:"MAX_"`
+	Admission  Admission    `toml:"admission" envPrefix:"ADMISSION_"`
+	Templates  Templates    `toml:"templates" envPrefix:"TEMPLATES_"`
+	Builds     Builds       `toml:"builds" envPrefix:"BUILDS_"`
+	Volumes    Volumes      `toml:"volumes" envPrefix:"VOLUMES_"`
+	Sandboxes  Sandboxes    `toml:"sandboxes" envPrefix:"SANDBOXES_"`
+	Keep       Keep         `toml:"keep" envPrefix:"KEEP_"`
+	Quota      Quotas       `toml:"quota" envPrefix:"QUOTA_"`
+	Network    Network      `toml:"network" envPrefix:"NETWORK_"`
+	Secrets    Secrets      `toml:"secrets" envPrefix:"SECRETS_"`
+	Registries Registries   `toml:"registries" envPrefix:"REGISTRIES_"`
+	Mirror     Mirror       `toml:"mirror" envPrefix:"MIRROR_"`
+	Script     Script       `toml:"script" envPrefix:"SCRIPT_"`
+	Sessions   Sessions     `toml:"sandbox" envPrefix:"SANDBOX_"`
+	Models     Models       `toml:"models" envPrefix:"MODELS_"`
+	MCP        MCP          `toml:"mcp" envPrefix:"MCP_"`
+	Docs       Docs         `toml:"docs" envPrefix:"DOCS_"`
+	Events     Events       `toml:"events" envPrefix:"EVENTS_"`
+	Webhooks   Webhooks     `toml:"webhooks" envPrefix:"WEBHOOKS_"`
+	Approvals  Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
+	SSH        ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
+	Apps       app.Settings `toml:"apps" envPrefix:"APPS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
@@ -286,7 +286,7 @@ func Defaults() Config {
 			Events: 10_000, KeepAge: Duration(7 * 24 * time.Hour),
 		},
 		Builds:    Builds{Allow: fleet.DefaultBuildHosts(), Timeout: Duration(2 * time.Hour)},
-		Packages:  Packages{Size: 20 << 30, Fresh: Duration(5 * time.Minute)},
+		Mirror:    Mirror{Size: 20 << 30, Fresh: Duration(5 * time.Minute)},
 		Sessions:  defaultSessions(),
 		Docs:      defaultDocs(),
 		Approvals: defaultApprovals(),
@@ -547,7 +547,7 @@ func (c Config) faults() (all []error) {
 	if c.Volumes.Capacity < 0 {
 		invalid("", "volumes.capacity is negative")
 	}
-	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Mirrors.validate, c.Packages.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate, c.SSH.Validate, c.Apps.Validate} {
+	for _, check := range []func() error{c.Models.validate, c.CORS.validate, c.Preview.validate, c.Quota.validate, c.Builds.validate, c.Network.validate, c.Secrets.validate, c.Registries.validate, c.Mirror.validate, c.Sessions.validate, c.MCP.validate, c.Docs.validate, c.Events.validate, c.Webhooks.validate, c.Approvals.validate, c.SSH.Validate, c.Apps.Validate} {
 		add(check())
 	}
 	for i, p := range c.Pools {

@@ -235,26 +235,26 @@ func (s Secrets) validate() error {
 	return nil
 }
 
-// Mirrors configures package mirrors, which programs in sandboxes use in place of
-// their default registries.
-type Mirrors struct {
-	Apt      string            `toml:"apt" env:"APT" help:"Debian's archive that templates are built from and install packages from, like https://deb.example.com/debian, unless a definition names its own; existing builds stay as they are"`
-	NPM      string            `toml:"npm" env:"NPM" help:"registry of npm, pnpm, yarn, bun and deno"`
-	Pip      string            `toml:"pip" env:"PIP" help:"index of pip and uv, like https://pypi.example.com/simple"`
-	Go       string            `toml:"go" env:"GO" help:"module proxies of go, like https://goproxy.example.com,direct"`
-	Template map[string]Mirror `toml:"template" env:"-" help:"overrides for single templates: tables [mirrors.template.NAME] with npm, pip and go; - is none"`
+// Registries configures the package registries that programs in sandboxes use in place of
+// their default ones.
+type Registries struct {
+	Apt      string                        `toml:"apt" env:"APT" help:"Debian's archive that templates are built from and install packages from, like https://deb.example.com/debian, unless a definition names its own; existing builds stay as they are"`
+	NPM      string                        `toml:"npm" env:"NPM" help:"registry of npm, pnpm, yarn, bun and deno"`
+	Pip      string                        `toml:"pip" env:"PIP" help:"index of pip and uv, like https://pypi.example.com/simple"`
+	Go       string                        `toml:"go" env:"GO" help:"module proxies of go, like https://goproxy.example.com,direct"`
+	Template map[string]TemplateRegistries `toml:"template" env:"-" help:"overrides for single templates: tables [registries.template.NAME] with npm, pip and go; - is none"`
 }
 
-// A Mirror overrides Mirrors for one template. Empty fields override nothing; - means
-// no mirror.
-type Mirror struct {
+// TemplateRegistries overrides Registries for one template. An empty field overrides nothing; -
+// means the default registry.
+type TemplateRegistries struct {
 	NPM string `toml:"npm"`
 	Pip string `toml:"pip"`
 	Go  string `toml:"go"`
 }
 
-// Of returns the mirrors of one template.
-func (m Mirrors) Of(template string) Mirror {
+// Of returns the registries of one template.
+func (m Registries) Of(template string) TemplateRegistries {
 	t := m.Template[template]
 	or := func(own, all string) string {
 		switch own {
@@ -265,11 +265,11 @@ func (m Mirrors) Of(template string) Mirror {
 		}
 		return own
 	}
-	return Mirror{NPM: or(t.NPM, m.NPM), Pip: or(t.Pip, m.Pip), Go: or(t.Go, m.Go)}
+	return TemplateRegistries{NPM: or(t.NPM, m.NPM), Pip: or(t.Pip, m.Pip), Go: or(t.Go, m.Go)}
 }
 
-// Env returns the environment variables that make programs use the mirrors.
-func (m Mirror) Env() map[string]string {
+// Env returns the environment variables that make programs use the registries.
+func (m TemplateRegistries) Env() map[string]string {
 	env := map[string]string{}
 	set := func(value string, names ...string) {
 		if value == "" {
@@ -285,7 +285,7 @@ func (m Mirror) Env() map[string]string {
 	return env
 }
 
-func (m Mirrors) validate() error {
+func (m Registries) validate() error {
 	check := func(key, text string) error {
 		u, err := url.Parse(text)
 		if text == "" || text == "-" || err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil {
@@ -297,12 +297,12 @@ func (m Mirrors) validate() error {
 		}
 		return engi.Errorf(engi.Invalid, "%s: %.80q is not a URL", key, text).WithRemedy("write it like https://mirror.example.com/path")
 	}
-	if err := check("mirrors.apt", m.Apt); err != nil {
+	if err := check("registries.apt", m.Apt); err != nil {
 		return err
 	}
-	all := map[string]Mirror{"mirrors.": {m.NPM, m.Pip, m.Go}}
+	all := map[string]TemplateRegistries{"registries.": {m.NPM, m.Pip, m.Go}}
 	for name, t := range m.Template {
-		all["mirrors.template."+name+"."] = t
+		all["registries.template."+name+"."] = t
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(all)) {
 		t := all[prefix]

@@ -22,10 +22,10 @@ resolver = ["10.1.2.1", "[fd00::1]:5353", "fd00::2"]
 up = "10MB"
 [secrets]
 environment = ["github=GITHUB_TOKEN@api.github.com+*.ghe.example", "ann/npm=NPM_TOKEN"]
-[mirrors]
+[registries]
 npm = "https://npm.example.com/"
 go = "https://go.example.com,direct"
-[mirrors.template.py]
+[registries.template.py]
 pip = "http://127.0.0.1:3141/simple"
 npm = "-"
 `)
@@ -64,7 +64,7 @@ npm = "-"
 	if d := cmp.Diff([]EnvSecret{{"", "github", "GITHUB_TOKEN", "api.github.com+*.ghe.example"}, {"ann", "npm", "NPM_TOKEN", ""}}, c.Secrets.List()); d != "" {
 		t.Error(d)
 	}
-	py, other := c.Mirrors.Of("py").Env(), c.Mirrors.Of("base").Env()
+	py, other := c.Registries.Of("py").Env(), c.Registries.Of("base").Env()
 	if py["PIP_INDEX_URL"] != "http://127.0.0.1:3141/simple" || py["NPM_CONFIG_REGISTRY"] != "" || py["GOPROXY"] != "https://go.example.com,direct" ||
 		other["NPM_CONFIG_REGISTRY"] != "https://npm.example.com/" || other["PIP_INDEX_URL"] != "" {
 		t.Errorf("mirrors %v and %v", py, other)
@@ -81,24 +81,24 @@ func texts[T interface{ String() string }](xs []T) []string {
 
 func TestNetworkSectionRefusesWhatCannotBe(t *testing.T) {
 	for text, want := range map[string]string{
-		"[network]\nmode = 'opne'":                                     "network.mode is",
-		"[network]\nmode = 'open'\nmax = 'isolated'":                   "wider than network.max",
-		"[network]\nprivate = ['10.0.0.0/33']":                         "network.private",
-		"[network]\nprivate = ['fe80::1%eth0']":                        "network.private",
-		"[network]\nhosts = ['a.b']":                                   "network.hosts",
-		"[network]\nhosts = ['*.b=10.0.0.1']":                          "network.hosts",
-		"[network]\nresolver = ['dns.example.com']":                    "network.resolver",
-		"[network]\nevents = 0":                                        "events at least 1",
-		"[network]\nprivat = []":                                       "did you mean network.private?",
-		"[network.limits]\nconection = 1":                              "unknown key network.limits.conection",
-		"[network.limits]\nconnections = -1":                           "negative",
-		"[secrets]\nenvironment = ['ghp_abcdef']":                      "NAME=VARIABLE",
-		"[secrets]\nenvironment = ['a=A', 'a=B']":                      "twice",
-		"[mirrors]\nnpm = 'registry.example.com'":                      "mirrors.npm",
-		"[mirrors]\npip = 'https://user:word@pypi.example.com/simple'": "secret",
-		"[mirrors]\ngo = 'off,ftp://x'":                                "mirrors.go",
-		"[mirrors.template.x]\nnpm = 'x y'":                            "mirrors.template.x.npm",
-		"[mirrors.template.x]\nnmp = 'https://x'":                      "did you mean mirrors.template.x.npm?",
+		"[network]\nmode = 'opne'":                                        "network.mode is",
+		"[network]\nmode = 'open'\nmax = 'isolated'":                      "wider than network.max",
+		"[network]\nprivate = ['10.0.0.0/33']":                            "network.private",
+		"[network]\nprivate = ['fe80::1%eth0']":                           "network.private",
+		"[network]\nhosts = ['a.b']":                                      "network.hosts",
+		"[network]\nhosts = ['*.b=10.0.0.1']":                             "network.hosts",
+		"[network]\nresolver = ['dns.example.com']":                       "network.resolver",
+		"[network]\nevents = 0":                                           "events at least 1",
+		"[network]\nprivat = []":                                          "did you mean network.private?",
+		"[network.limits]\nconection = 1":                                 "unknown key network.limits.conection",
+		"[network.limits]\nconnections = -1":                              "negative",
+		"[secrets]\nenvironment = ['ghp_abcdef']":                         "NAME=VARIABLE",
+		"[secrets]\nenvironment = ['a=A', 'a=B']":                         "twice",
+		"[registries]\nnpm = 'registry.example.com'":                      "registries.npm",
+		"[registries]\npip = 'https://user:word@pypi.example.com/simple'": "secret",
+		"[registries]\ngo = 'off,ftp://x'":                                "registries.go",
+		"[registries.template.x]\nnpm = 'x y'":                            "registries.template.x.npm",
+		"[registries.template.x]\nnmp = 'https://x'":                      "did you mean registries.template.x.npm?",
 	} {
 		_, _, err := Load(From{File: write(t, text)})
 		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error()+" "+engi.RemedyOf(err), want) {

@@ -194,18 +194,18 @@ func TestOwnersBuildsSeeNothingOfTheNode(t *testing.T) {
 	}
 }
 
-// walledRunner writes the egress authority into the root, like a guest.
-type walledRunner struct {
+// egressRunner writes the egress authority into the root, like a guest.
+type egressRunner struct {
 	*fakeRunner
 	authority []byte
 }
 
-func (w walledRunner) Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error) {
-	for name, link := range map[string]bool{wallCA: false, systemCA: false, "/etc/ssl/certs/engi-wall.pem": true} {
+func (w egressRunner) Open(ctx context.Context, dir string, owner engi.Owner) (engi.Guest, func() error, error) {
+	for name, link := range map[string]bool{egressCA: false, systemCA: false, "/etc/ssl/certs/engi-egress.pem": true} {
 		at := filepath.Join(dir, name)
 		err := os.MkdirAll(filepath.Dir(at), 0o755)
 		if err == nil && link {
-			err = os.Symlink(wallCA, at)
+			err = os.Symlink(egressCA, at)
 		} else if err == nil {
 			var file *os.File
 			if file, err = os.OpenFile(at, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644); err == nil {
@@ -220,14 +220,14 @@ func (w walledRunner) Open(ctx context.Context, dir string, owner engi.Owner) (e
 	return w.fakeRunner.Open(ctx, dir, owner)
 }
 
-// TestOwnersBuildsTrustTheWall checks that commands trust the egress authority, under which they get
+// TestOwnersBuildsTrustEgress checks that commands trust the egress authority, under which they get
 // packages, besides the node's certificates, and that the template does not.
-func TestOwnersBuildsTrustTheWall(t *testing.T) {
+func TestOwnersBuildsTrustEgress(t *testing.T) {
 	srv := httptest.NewTLSServer(http.NotFoundHandler())
 	srv.Close()
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 	ran := 0
-	w := walledRunner{&fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
+	w := egressRunner{&fakeRunner{run: func(_ context.Context, dir string, c engi.Command, _ io.Writer) engi.Exit {
 		ran++
 		ca, err := os.ReadFile("testdata/ca.pem")
 		bundle, err2 := os.ReadFile(filepath.Join(dir, c.Env["SSL_CERT_FILE"]))
@@ -246,7 +246,7 @@ func TestOwnersBuildsTrustTheWall(t *testing.T) {
 		t.Fatal(ran, err)
 	}
 	defer release()
-	for _, name := range []string{wallCA, buildCA, buildCAAll, "/etc/ssl/certs/engi-wall.pem"} {
+	for _, name := range []string{egressCA, buildCA, buildCAAll, "/etc/ssl/certs/engi-egress.pem"} {
 		if _, err := os.Lstat(filepath.Join(tmpl.Root, name)); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", name, err)
 		}

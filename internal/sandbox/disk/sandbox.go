@@ -24,9 +24,9 @@ const (
 	commandTimeout = 30 * time.Minute
 	commandOutput  = 1 << 20 // output bytes of a command that the guest buffers
 
-	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt" // file with the node's certificates, where update-ca-certificates also finds it
-	buildCAAll = "/usr/local/share/engi-build-ca.pem"              // complete trust store, for programs that need one
-	wallCA     = "/usr/local/share/ca-certificates/engi-wall.crt"  // certificate of the egress authority in owners' builds; the guest writes it
+	buildCA    = "/usr/local/share/ca-certificates/engi-build.crt"  // file with the node's certificates, where update-ca-certificates also finds it
+	buildCAAll = "/usr/local/share/engi-build-ca.pem"               // complete trust store, for programs that need one
+	egressCA   = "/usr/local/share/ca-certificates/engi-egress.crt" // certificate of the egress authority in owners' builds; the guest writes it
 	systemCA   = "/etc/ssl/certs/ca-certificates.crt"
 	maxCA      = 8 << 20
 
@@ -99,17 +99,17 @@ func (j *job) openSandbox(ctx context.Context, tmpl engi.Template) (_ *sandbox, 
 	if b.guest, b.destroy, err = j.t.o.Runner.Open(ctx, j.root(), j.buildOwner); err != nil {
 		return nil, err
 	}
-	if err := b.trustWall(); err != nil {
+	if err := b.trustEgress(); err != nil {
 		return nil, errors.Join(err, b.destroy())
 	}
 	return b, nil
 }
 
-// trustWall adds the egress authority, which signs the certificates of package hosts in
+// trustEgress adds the egress authority, which signs the certificates of package hosts in
 // owners' builds, to the trust store that commands use.
-func (b *sandbox) trustWall() error {
+func (b *sandbox) trustEgress() error {
 	t := b.j.tree
-	wall, err := t.ReadFile(wallCA, maxCA)
+	authority, err := t.ReadFile(egressCA, maxCA)
 	if engi.Is(err, engi.NotFound) || b.j.buildOwner == "" || b.env["SSL_CERT_FILE"] != buildCAAll {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (b *sandbox) trustWall() error {
 	if err := cmp.Or(err, err2); err != nil {
 		return err
 	}
-	return t.WriteFile(buildCAAll, slices.Concat(all, []byte("\n"), wall), 0o644, tree.Owner{})
+	return t.WriteFile(buildCAAll, slices.Concat(all, []byte("\n"), authority), 0o644, tree.Owner{})
 }
 
 // settings returns variables for package managers.
@@ -176,7 +176,7 @@ func (b *sandbox) removeTrust() error {
 	if err := b.j.tree.RemoveAll(buildCAAll); err != nil {
 		return err
 	}
-	return cmp.Or(b.removeAuthority(buildCA), b.removeAuthority(wallCA))
+	return cmp.Or(b.removeAuthority(buildCA), b.removeAuthority(egressCA))
 }
 
 // removeAuthority removes the certificates in a file from the trust store, and the file itself.

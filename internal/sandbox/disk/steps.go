@@ -105,7 +105,7 @@ func (t *Templates) BuildSteps(ctx context.Context, spec engi.BuildSpec, progres
 		return tmpl, err
 	}
 	defer release()
-	if from != "" && !s.base.VisibleTo(spec.Owner) {
+	if from != "" && !s.base.VisibleTo(spec.Owner.Reach()) {
 		return tmpl, unknown()
 	}
 	if tmpl, err = t.buildSteps(ctx, &s, progress); err != nil {

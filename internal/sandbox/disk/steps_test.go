@@ -209,7 +209,7 @@ func TestSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantKind(t, buildErr(d, engi.BuildSpec{Name: "his", Owner: "bob", FromTemplate: hers.Digest}), engi.NotFound)
-		if x, err := d.Get(t.Context(), hers.Digest); err != nil || !x.VisibleTo("ann") || x.VisibleTo("bob") || !x.VisibleTo("") {
+		if x, err := d.Get(t.Context(), hers.Digest); err != nil || !x.VisibleTo("ann") || x.VisibleTo("bob") || !x.VisibleTo(engi.Everyone) {
 			t.Errorf("by its digest: %+v, %v", x, err)
 		}
 		wantKind(t, buildErr(d, engi.BuildSpec{Name: "base", Owner: "bob", FromTemplate: "low"}), engi.Conflict)

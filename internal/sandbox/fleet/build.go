@@ -21,7 +21,7 @@ import (
 type BuildRunner struct {
 	provider provider.Provider
 	size     engi.Size
-	wall     Wall // nil means that builds of owners have no network
+	egress   Egress // nil means that builds of owners have no network
 	policy   engi.NetworkPolicy
 
 	mu   sync.Mutex
@@ -46,7 +46,7 @@ func DefaultBuildHosts() []string {
 // size get the defaults of builds. Sandboxes of owners reach the hosts that the rules allow,
 // through w. They have no network if w is nil or widest is narrower than restricted. It
 // returns an error for invalid rules.
-func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Network, allow []string) (*BuildRunner, error) {
+func NewBuildRunner(p provider.Provider, size engi.Size, w Egress, widest engi.Network, allow []string) (*BuildRunner, error) {
 	policy := engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: allow}
 	if all := engi.Networks(); slices.Index(all, widest) < slices.Index(all, policy.Mode) {
 		w = nil
@@ -64,7 +64,7 @@ func NewBuildRunner(p provider.Provider, size engi.Size, w Wall, widest engi.Net
 		Processes: 4096,
 		OpenFiles: 1 << 16,
 	})
-	return &BuildRunner{provider: p, size: size, wall: w, policy: policy, open: map[engi.SandboxID]bool{}}, nil
+	return &BuildRunner{provider: p, size: size, egress: w, policy: policy, open: map[engi.SandboxID]bool{}}, nil
 }
 
 // Open boots a sandbox on dir, whose root file system it changes in place. It has
@@ -85,9 +85,9 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 	if owner != "" {
 		network = provider.Loopback
 	}
-	walled := owner != "" && b.wall != nil
-	if walled {
-		if netns, err = b.wall.Attach(ctx, id); err != nil {
+	filtered := owner != "" && b.egress != nil
+	if filtered {
+		if netns, err = b.egress.Attach(ctx, id); err != nil {
 			return nil, nil, err
 		}
 		u.Add(func() { _ = b.detach(id) }) // the error that caused the cleanup says more
@@ -119,8 +119,8 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 		Processes: b.size.Processes,
 		OpenFiles: b.size.OpenFiles,
 	}
-	if walled {
-		w, err := b.wall.Open(ctx, id, owner, b.policy)
+	if filtered {
+		w, err := b.egress.Open(ctx, id, owner, b.policy)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -134,7 +134,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 		defer b.forget(id)
 		g.Close()
 		err := machine.Close()
-		if walled {
+		if filtered {
 			err = errors.Join(err, b.detach(id))
 		}
 		return err
@@ -145,7 +145,7 @@ func (b *BuildRunner) Open(ctx context.Context, dir string, owner engi.Owner) (_
 func (b *BuildRunner) detach(id engi.SandboxID) error {
 	ctx, cancel := context.WithTimeout(context.Background(), networkTime)
 	defer cancel()
-	return b.wall.Detach(ctx, id)
+	return b.egress.Detach(ctx, id)
 }
 
 func (b *BuildRunner) forget(id engi.SandboxID) {

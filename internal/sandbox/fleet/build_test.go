@@ -22,23 +22,23 @@ func (p *specRecorder) Start(_ context.Context, spec provider.Spec) (provider.Ma
 	return nil, engi.Errorf(engi.Unavailable, "it starts nothing")
 }
 
-// TestOwnersBuildsAreBehindTheWall: no build of an owner has the host's network.
-func TestOwnersBuildsAreBehindTheWall(t *testing.T) {
+// TestOwnersBuildsHaveEgress: no build of an owner has the host's network.
+func TestOwnersBuildsHaveEgress(t *testing.T) {
 	l := &links{all: map[engi.SandboxID]bool{}}
 	for name, test := range map[string]struct {
-		wall   fleet.Wall
+		egress fleet.Egress
 		widest engi.Network
 		owner  engi.Owner
 		want   provider.HostNetwork
 		linked bool
 	}{
-		"of the node":                        {l.wall(), engi.NetworkOpen, "", provider.Host, false},
-		"of an owner":                        {l.wall(), engi.NetworkRestricted, "ann", provider.Loopback, true},
-		"of an owner, without a wall":        {nil, engi.NetworkOpen, "ann", provider.Loopback, false},
-		"of an owner where all are isolated": {l.wall(), engi.NetworkIsolated, "ann", provider.Loopback, false},
+		"of the node":                            {l.egress(), engi.NetworkOpen, "", provider.Host, false},
+		"of an owner":                            {l.egress(), engi.NetworkRestricted, "ann", provider.Loopback, true},
+		"of an owner, without an egress gateway": {nil, engi.NetworkOpen, "ann", provider.Loopback, false},
+		"of an owner where all are isolated":     {l.egress(), engi.NetworkIsolated, "ann", provider.Loopback, false},
 	} {
 		p := &specRecorder{links: l}
-		b, err := fleet.NewBuildRunner(p, engi.Size{}, test.wall, test.widest, []string{"registry.example.com"})
+		b, err := fleet.NewBuildRunner(p, engi.Size{}, test.egress, test.widest, []string{"registry.example.com"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestOwnersBuildsAreBehindTheWall(t *testing.T) {
 			t.Errorf("a build %s left the links %v", name, left)
 		}
 	}
-	if _, err := fleet.NewBuildRunner(nil, engi.Size{}, l.wall(), engi.NetworkOpen, []string{"forbidden"}); !engi.Is(err, engi.Denied) {
-		t.Errorf("a policy that the wall refuses: %v", err)
+	if _, err := fleet.NewBuildRunner(nil, engi.Size{}, l.egress(), engi.NetworkOpen, []string{"forbidden"}); !engi.Is(err, engi.Denied) {
+		t.Errorf("a policy that the egress gateway refuses: %v", err)
 	}
 }

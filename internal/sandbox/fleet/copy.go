@@ -19,7 +19,7 @@ const (
 )
 
 // Snapshot implements engi.Lifecycle.
-func (s *sandboxes) Snapshot(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.SnapshotSpec) (_ engi.Snapshot, err error) {
+func (s *sandboxes) Snapshot(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.SnapshotSpec) (_ engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "snapshot sandbox %s", id)
 	if s.opt.Snapshots == nil {
 		return engi.Snapshot{}, errNoSnapshots
@@ -27,7 +27,7 @@ func (s *sandboxes) Snapshot(ctx context.Context, owner engi.Owner, id engi.Sand
 	if spec.TTL < 0 {
 		return engi.Snapshot{}, engi.Errorf(engi.Invalid, "a snapshot cannot be kept for %v", spec.TTL)
 	}
-	sb, err := s.find(ctx, owner, id)
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return engi.Snapshot{}, err
 	}
@@ -135,7 +135,7 @@ func (s *sandboxes) dropTemp(dir string) {
 }
 
 // Fork implements engi.Lifecycle.
-func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
+func (s *sandboxes) Fork(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
 	defer engi.Annotate(&err, "fork sandbox %s", id)
 	switch {
 	case spec.Count < 1 || spec.Count > engi.MaxForks:
@@ -146,7 +146,7 @@ func (s *sandboxes) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxI
 	if err := s.checkTimeout(spec.Timeout); err != nil {
 		return nil, err
 	}
-	sb, err := s.find(ctx, owner, id)
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}

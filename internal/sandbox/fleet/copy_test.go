@@ -42,10 +42,10 @@ type volumes struct {
 	holder map[string]engi.SandboxID
 }
 
-func (v *volumes) Mount(ctx context.Context, owner engi.Owner, name string, holder engi.SandboxID) (engi.Volume, string, error) {
+func (v *volumes) Mount(ctx context.Context, viewer engi.Viewer, name string, holder engi.SandboxID) (engi.Volume, string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	dir := filepath.Join(v.dir, string(owner)+"-"+name)
+	dir := filepath.Join(v.dir, string(viewer)+"-"+name)
 	if _, err := os.Stat(dir); err != nil {
 		return engi.Volume{}, "", engi.Errorf(engi.NotFound, "no volume %s", name)
 	}

@@ -73,7 +73,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 	}
 	name := cmp.Or(spec.Template, s.opt.Template)
 	if spec.Snapshot != "" {
-		snap, dir, release, err := s.useSnapshot(ctx, spec.Owner, string(spec.Snapshot))
+		snap, dir, release, err := s.useSnapshot(ctx, spec.Owner.Reach(), string(spec.Snapshot))
 		if err != nil {
 			return nil, err
 		}
@@ -109,7 +109,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		}
 	}
 	c.template, err = s.catalog.get(ctx, name)
-	if err == nil && (spec.Snapshot == "" || spec.Onto != "") && !c.template.VisibleTo(spec.Owner) {
+	if err == nil && (spec.Snapshot == "" || spec.Onto != "") && !c.template.VisibleTo(spec.Owner.Reach()) {
 		err = engi.ErrNoTemplate
 	}
 	if err == nil && c.template.Partial {
@@ -141,11 +141,11 @@ var (
 	errNoVolumes   = engi.Errorf(engi.Unsupported, "this node has no volumes")
 )
 
-func (s *sandboxes) useSnapshot(ctx context.Context, owner engi.Owner, id string) (engi.Snapshot, string, func(), error) {
+func (s *sandboxes) useSnapshot(ctx context.Context, viewer engi.Viewer, id string) (engi.Snapshot, string, func(), error) {
 	if s.opt.Snapshots == nil {
 		return engi.Snapshot{}, "", nil, errNoSnapshots
 	}
-	return s.opt.Snapshots.Use(ctx, owner, id)
+	return s.opt.Snapshots.Use(ctx, viewer, id)
 }
 
 // Create implements engi.Sandboxes.
@@ -165,7 +165,7 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 		return engi.Sandbox{}, err
 	}
 	if repeated {
-		return s.Get(ctx, spec.Owner, r.ID)
+		return s.Get(ctx, spec.Owner.Viewer(), r.ID)
 	}
 	return r.Sandbox, nil
 }
@@ -470,7 +470,7 @@ func (s *sandboxes) mounts(ctx context.Context, rec SandboxRecord, t engi.Templa
 		if s.opt.Volumes == nil {
 			return nil, errNoVolumes
 		}
-		_, source, err := s.opt.Volumes.Mount(ctx, rec.Owner, v.Volume, rec.ID)
+		_, source, err := s.opt.Volumes.Mount(ctx, rec.Owner.Reach(), v.Volume, rec.ID)
 		if err != nil {
 			return nil, err
 		}

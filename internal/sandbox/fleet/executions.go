@@ -40,11 +40,11 @@ func newExecutions(all *shared, p *pools, s *sandboxes) *executions {
 }
 
 // get returns owner's run, or nil if no such run is going on.
-func (e *executions) get(owner engi.Owner, id engi.ExecutionID) *run {
+func (e *executions) get(viewer engi.Viewer, id engi.ExecutionID) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r := e.runs[id]
-	if r == nil || owner != "" && r.owner != owner {
+	if r == nil || !viewer.Sees(r.owner) {
 		return nil
 	}
 	return r
@@ -102,7 +102,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	}
 	spec.Template = cmp.Or(spec.Template, e.opt.Template)
 	t, err := e.catalog.get(ctx, spec.Template)
-	if err == nil && !t.VisibleTo(spec.Owner) {
+	if err == nil && !t.VisibleTo(spec.Owner.Reach()) {
 		err = engi.ErrNoTemplate
 	}
 	if err != nil {

@@ -438,9 +438,9 @@ type faultyStore struct {
 	gets atomic.Int32 // number of reads of executions
 }
 
-func (s *faultyStore) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (fleet.Record, error) {
+func (s *faultyStore) Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (fleet.Record, error) {
 	s.gets.Add(1)
-	return s.Store.Get(ctx, owner, id)
+	return s.Store.Get(ctx, viewer, id)
 }
 
 // openStore opens the database in dir until the test ends.

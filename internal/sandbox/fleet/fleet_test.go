@@ -168,19 +168,19 @@ func TestOwnersSeeOnlyTheirs(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(warmBash)).warm()
 	x := n.start(script("sleep 30"))
-	for what, f := range map[string]func(engi.Owner) error{
-		"get":      func(o engi.Owner) error { _, err := n.x.Get(t.Context(), o, x.ID); return err },
-		"wait":     func(o engi.Owner) error { _, err := n.x.Wait(t.Context(), o, x.ID); return err },
-		"cancel":   func(o engi.Owner) error { return n.x.Cancel(t.Context(), o, x.ID) },
-		"artifact": func(o engi.Owner) error { _, err := n.x.Artifact(t.Context(), o, x.ID, "a"); return err },
-		"watch": func(o engi.Owner) error {
+	for what, f := range map[string]func(engi.Viewer) error{
+		"get":      func(o engi.Viewer) error { _, err := n.x.Get(t.Context(), o, x.ID); return err },
+		"wait":     func(o engi.Viewer) error { _, err := n.x.Wait(t.Context(), o, x.ID); return err },
+		"cancel":   func(o engi.Viewer) error { return n.x.Cancel(t.Context(), o, x.ID) },
+		"artifact": func(o engi.Viewer) error { _, err := n.x.Artifact(t.Context(), o, x.ID, "a"); return err },
+		"watch": func(o engi.Viewer) error {
 			for _, err := range n.x.Watch(t.Context(), o, x.ID, 0) {
 				return err
 			}
 			return nil
 		},
-		"sandbox": func(o engi.Owner) error { _, err := n.Sandboxes().Get(t.Context(), o, x.Sandbox); return err },
-		"stop":    func(o engi.Owner) error { return n.Sandboxes().Stop(t.Context(), o, x.Sandbox) },
+		"sandbox": func(o engi.Viewer) error { _, err := n.Sandboxes().Get(t.Context(), o, x.Sandbox); return err },
+		"stop":    func(o engi.Viewer) error { return n.Sandboxes().Stop(t.Context(), o, x.Sandbox) },
 	} {
 		wantKind(t, what, f("bob"), engi.NotFound)
 	}
@@ -190,10 +190,10 @@ func TestOwnersSeeOnlyTheirs(t *testing.T) {
 	if list, err := n.Sandboxes().List(t.Context(), "bob", engi.SandboxFilter{}); err != nil || len(list) != 0 {
 		t.Errorf("bob lists %v, %v", list, err)
 	}
-	if list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{}); err != nil || len(list) < 2 {
+	if list, err := n.Sandboxes().List(t.Context(), engi.Everyone, engi.SandboxFilter{}); err != nil || len(list) < 2 {
 		t.Errorf("the node lists %v, %v", list, err)
 	}
-	if err := n.x.Cancel(t.Context(), "", x.ID); err != nil {
+	if err := n.x.Cancel(t.Context(), engi.Everyone, x.ID); err != nil {
 		t.Error(err)
 	}
 }
@@ -462,7 +462,7 @@ func TestNewTemplateReplacesOldInstances(t *testing.T) {
 		if ready < 3 {
 			t.Fatalf("only %d ready", ready)
 		}
-		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
+		list, err := n.Sandboxes().List(t.Context(), engi.Everyone, engi.SandboxFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -494,7 +494,7 @@ func TestTemplateBuiltByAnotherProcess(t *testing.T) {
 	fx.fakes.SetQuietly(base(t, "d2"))
 	n.execute(script(":")) // the next instance is of the new build
 	n.eventually("all instances are new", func() bool {
-		list, err := n.Sandboxes().List(t.Context(), "", engi.SandboxFilter{})
+		list, err := n.Sandboxes().List(t.Context(), engi.Everyone, engi.SandboxFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,9 +25,9 @@ func (s *sandboxes) timed(move string, began time.Time, err *error) {
 }
 
 // Pause implements engi.Lifecycle.
-func (s *sandboxes) Pause(ctx context.Context, owner engi.Owner, id engi.SandboxID) (err error) {
+func (s *sandboxes) Pause(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "pause sandbox")
-	sb, err := s.find(ctx, owner, id)
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return err
 	}
@@ -83,9 +83,9 @@ func (s *sandboxes) reconnect(ctx context.Context, sb *sandbox) error {
 }
 
 // Hibernate implements engi.Lifecycle.
-func (s *sandboxes) Hibernate(ctx context.Context, owner engi.Owner, id engi.SandboxID, diskOnly bool) (err error) {
+func (s *sandboxes) Hibernate(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, diskOnly bool) (err error) {
 	defer engi.Annotate(&err, "hibernate sandbox")
-	sb, err := s.find(ctx, owner, id)
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return err
 	}
@@ -227,12 +227,12 @@ func (s *sandboxes) dropImage(id engi.SandboxID) error {
 }
 
 // Resume implements engi.Lifecycle.
-func (s *sandboxes) Resume(ctx context.Context, owner engi.Owner, id engi.SandboxID, timeout time.Duration, cold bool) (_ engi.Sandbox, err error) {
+func (s *sandboxes) Resume(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, timeout time.Duration, cold bool) (_ engi.Sandbox, err error) {
 	defer engi.Annotate(&err, "resume sandbox")
 	if err := s.checkTimeout(timeout); err != nil {
 		return engi.Sandbox{}, err
 	}
-	sb, err := s.find(ctx, owner, id)
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}

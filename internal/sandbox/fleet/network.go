@@ -8,9 +8,9 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
 
-// A Wall connects sandboxes to the hosts that their policies allow, and to
+// An Egress connects sandboxes to the hosts that their policies allow, and to
 // no others. It is safe for concurrent use.
-type Wall interface {
+type Egress interface {
 	// Check returns Invalid for an invalid policy, and Denied for
 	// a policy that exceeds the bounds set by the node's operator.
 	Check(p engi.NetworkPolicy) error
@@ -37,8 +37,8 @@ const networkTime = 10 * time.Second
 
 // checkNetwork returns the reason why this node rejects a policy, or nil.
 func (h *shared) checkNetwork(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
-	if h.opt.Wall != nil {
-		return h.opt.Wall.Permit(ctx, owner, p)
+	if h.opt.Egress != nil {
+		return h.opt.Egress.Permit(ctx, owner, p)
 	}
 	if opens(p) {
 		return engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", p.Mode).
@@ -55,31 +55,31 @@ func opens(p engi.NetworkPolicy) bool { return p.Mode != "" && p.Mode != engi.Ne
 // too, so that claims need not wait for one. Nothing is reachable until
 // openNetwork.
 func (h *shared) attach(ctx context.Context, id engi.SandboxID) (netns string, err error) {
-	if h.opt.Wall == nil {
+	if h.opt.Egress == nil {
 		return "", nil
 	}
-	return h.opt.Wall.Attach(ctx, id)
+	return h.opt.Egress.Attach(ctx, id)
 }
 
 // detach removes the link of a destroyed machine.
 func (h *shared) detach(id engi.SandboxID) {
-	if h.opt.Wall == nil {
+	if h.opt.Egress == nil {
 		return
 	}
 	ctx, cancel := h.cleanup()
 	defer cancel()
-	if err := h.opt.Wall.Detach(ctx, id); err != nil {
+	if err := h.opt.Egress.Detach(ctx, id); err != nil {
 		h.log.Error("remove the link of a sandbox", "sandbox", id, "error", err)
 	}
 }
 
 // openNetwork puts a policy in force and returns the network setup for the guest;
-// nil without a wall.
+// nil without an egress gateway.
 func (h *shared) openNetwork(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (*wire.NetworkSetup, error) {
-	if h.opt.Wall == nil {
+	if h.opt.Egress == nil {
 		return nil, nil
 	}
-	w, err := h.opt.Wall.Open(ctx, id, owner, p)
+	w, err := h.opt.Egress.Open(ctx, id, owner, p)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func wireNetwork(w engi.NetworkSetup) *wire.NetworkSetup {
 // in force now. A hibernated sandbox gets it when it resumes.
 func (s *sandboxes) applyNetwork(ctx context.Context, sb *sandbox) (inForce bool, err error) {
 	inst := sb.instance()
-	if inst == nil || s.opt.Wall == nil {
+	if inst == nil || s.opt.Egress == nil {
 		return true, nil
 	}
 	rec := sb.record()
@@ -134,7 +134,7 @@ func (s *sandboxes) tellGuest(ctx context.Context, inst *instance, setup *wire.N
 // changed during the pause.
 func (s *sandboxes) refreshNetwork(ctx context.Context, sb *sandbox) error {
 	inst := sb.instance()
-	if s.opt.Wall == nil || !inst.isNetworkStale() {
+	if s.opt.Egress == nil || !inst.isNetworkStale() {
 		return nil
 	}
 	setup, err := s.openNetwork(ctx, sb.id, sb.owner, sb.record().Network)

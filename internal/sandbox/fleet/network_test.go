@@ -17,14 +17,14 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 )
 
-// links are the links of machines, which outlive a wall.
+// links are the links of machines, which outlive an egress gateway.
 type links struct {
 	mu  sync.Mutex
 	all map[engi.SandboxID]bool
 }
 
-// A fakeWall only records links and policies. It dies with its node.
-type fakeWall struct {
+// A fakeEgress only records links and policies. It dies with its node.
+type fakeEgress struct {
 	links *links
 
 	mu     sync.Mutex
@@ -34,32 +34,32 @@ type fakeWall struct {
 	refuse map[string]error // errors of Attach and Open
 }
 
-func (l *links) wall() *fakeWall {
-	return &fakeWall{links: l, open: map[engi.SandboxID]engi.NetworkPolicy{}, refuse: map[string]error{}}
+func (l *links) egress() *fakeEgress {
+	return &fakeEgress{links: l, open: map[engi.SandboxID]engi.NetworkPolicy{}, refuse: map[string]error{}}
 }
 
-func (w *fakeWall) fail(what string, err error) {
+func (w *fakeEgress) fail(what string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.refuse[what] = err
 }
 
-// Permit implements fleet.Wall.
-func (w *fakeWall) Permit(_ context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
+// Permit implements fleet.Egress.
+func (w *fakeEgress) Permit(_ context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	if slices.Contains(p.Allow, "not of "+string(owner)) {
 		return engi.Errorf(engi.Denied, "not of %s", owner)
 	}
 	return w.Check(p)
 }
 
-func (w *fakeWall) Check(p engi.NetworkPolicy) error {
+func (w *fakeEgress) Check(p engi.NetworkPolicy) error {
 	if slices.Contains(p.Allow, "forbidden") {
 		return engi.Errorf(engi.Denied, "forbidden")
 	}
 	return nil
 }
 
-func (w *fakeWall) Attach(ctx context.Context, id engi.SandboxID) (string, error) {
+func (w *fakeEgress) Attach(ctx context.Context, id engi.SandboxID) (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.refuse["attach"]; err != nil {
@@ -74,7 +74,7 @@ func (w *fakeWall) Attach(ctx context.Context, id engi.SandboxID) (string, error
 	return "/netns/" + string(id), nil
 }
 
-func (w *fakeWall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
+func (w *fakeEgress) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.refuse["open"]; err != nil {
@@ -93,11 +93,11 @@ func (w *fakeWall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner
 	w.opened = append(w.opened, id)
 	return engi.NetworkSetup{
 		Resolver: netip.MustParseAddr("10.0.0.1"),
-		Env:      map[string]string{"WALL": string(owner) + " " + string(p.Mode) + " " + strings.Join(p.Allow, ",")},
+		Env:      map[string]string{"EGRESS": string(owner) + " " + string(p.Mode) + " " + strings.Join(p.Allow, ",")},
 	}, nil
 }
 
-func (w *fakeWall) Detach(ctx context.Context, id engi.SandboxID) error {
+func (w *fakeEgress) Detach(ctx context.Context, id engi.SandboxID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -110,22 +110,22 @@ func (w *fakeWall) Detach(ctx context.Context, id engi.SandboxID) error {
 	return nil
 }
 
-func (w *fakeWall) Adopt(ctx context.Context, ids []engi.SandboxID) error {
+func (w *fakeEgress) Adopt(ctx context.Context, ids []engi.SandboxID) error {
 	w.links.mu.Lock()
 	defer w.links.mu.Unlock()
 	maps.DeleteFunc(w.links.all, func(id engi.SandboxID, _ bool) bool { return !slices.Contains(ids, id) })
 	return nil
 }
 
-// die simulates the kill of the wall's node.
-func (w *fakeWall) die() {
+// die simulates the kill of the egress gateway's node.
+func (w *fakeEgress) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.dead = true
 }
 
 // policy returns the policy in force for a sandbox, if there is one.
-func (w *fakeWall) policy(id engi.SandboxID) (engi.NetworkPolicy, bool) {
+func (w *fakeEgress) policy(id engi.SandboxID) (engi.NetworkPolicy, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p, ok := w.open[id]
@@ -138,9 +138,9 @@ func (l *links) have() []engi.SandboxID {
 	return slices.Sorted(maps.Keys(l.all))
 }
 
-// walled returns an edit that gives a node a wall, and the pools.
-func walled(w *fakeWall, ps ...fleet.PoolConfig) func(*fleet.Options) {
-	return func(o *fleet.Options) { o.Wall, o.Pools = w, ps }
+// withEgress returns an edit that gives a node an egress gateway, and the pools.
+func withEgress(w *fakeEgress, ps ...fleet.PoolConfig) func(*fleet.Options) {
+	return func(o *fleet.Options) { o.Egress, o.Pools = w, ps }
 }
 
 func newLinks() *links { return &links{all: map[engi.SandboxID]bool{}} }
@@ -155,12 +155,12 @@ func (n *node) setNetwork(id engi.SandboxID, p engi.NetworkPolicy) error {
 	return err
 }
 
-const askNetwork = `echo "${WALL-nothing}"`
+const askNetwork = `echo "${EGRESS-nothing}"`
 
 func TestNetworksOfSandboxes(t *testing.T) {
 	fx, l := newFixture(t), newLinks()
-	wall := l.wall()
-	n := fx.start(walled(wall, bare)).warm()
+	egress := l.egress()
+	n := fx.start(withEgress(egress, bare)).warm()
 	n.eventually("instances of the pool have links", func() bool { return slices.Equal(l.have(), fx.machines()) })
 	s := n.create(engi.SandboxSpec{Network: restricted("a.example")})
 	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted a.example\n" {
@@ -179,7 +179,7 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	if err := n.setNetwork(s.ID, restricted("b.example")); err != nil {
 		t.Fatal(err)
 	}
-	if p, _ := wall.policy(s.ID); !slices.Equal(p.Allow, []string{"b.example"}) {
+	if p, _ := egress.policy(s.ID); !slices.Equal(p.Allow, []string{"b.example"}) {
 		t.Errorf("in force is %+v", p)
 	}
 	if got := n.mustRun(s.ID, askNetwork); got != "alice restricted b.example\n" {
@@ -188,9 +188,9 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	// A refused change has no effect.
 	wantKind(t, "a policy that is refused", n.setNetwork(s.ID, restricted("forbidden")), engi.Denied)
 	wantKind(t, "a policy that is refused to its owner", n.setNetwork(s.ID, restricted("not of alice")), engi.Denied)
-	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
+	egress.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	wantKind(t, "a policy that cannot be", n.setNetwork(s.ID, restricted("x.example")), engi.NotFound)
-	wall.fail("open", nil)
+	egress.fail("open", nil)
 	if got := n.sandbox(s.ID).Network.Allow; !slices.Equal(got, []string{"b.example"}) {
 		t.Errorf("the record says %v", got)
 	}
@@ -200,7 +200,7 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	if err := n.setNetwork(s.ID, engi.NetworkPolicy{Mode: engi.NetworkNone}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := wall.policy(s.ID); ok {
+	if _, ok := egress.policy(s.ID); ok {
 		t.Error("it is open still")
 	}
 	if got := n.mustRun(s.ID, askNetwork); got != "nothing\n" {
@@ -211,13 +211,13 @@ func TestNetworksOfSandboxes(t *testing.T) {
 	wantKind(t, "a sandbox with a policy that is refused", err, engi.Denied)
 	_, err = n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: restricted("not of alice")})
 	wantKind(t, "a sandbox with a policy that is refused to its owner", err, engi.Denied)
-	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
+	egress.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	for _, spec := range []engi.SandboxSpec{{Network: restricted()}, {Network: restricted(), Size: engi.Size{Disk: 64 << 20}}} {
 		spec.Owner = "alice"
 		_, err = n.Sandboxes().Create(t.Context(), spec)
 		wantKind(t, "a sandbox with a policy that cannot be", err, engi.NotFound)
 	}
-	wall.fail("open", nil)
+	egress.fail("open", nil)
 	for _, id := range []engi.SandboxID{s.ID, cold.ID, none.ID} {
 		if err := n.Sandboxes().Stop(t.Context(), "alice", id); err != nil {
 			t.Fatal(err)
@@ -231,12 +231,12 @@ func TestNetworksOfSandboxes(t *testing.T) {
 
 func TestNetworksOfExecutions(t *testing.T) {
 	fx, l := newFixture(t), newLinks()
-	wall := l.wall()
-	n := fx.start(walled(wall, warmBash)).warm()
+	egress := l.egress()
+	n := fx.start(withEgress(egress, warmBash)).warm()
 	x := n.execute(script(askNetwork))
 	wantAnswer(t, x, 0, engi.CauseExited, "nothing\n")
-	if len(wall.opened) != 0 {
-		t.Errorf("the wall was opened for %v", wall.opened)
+	if len(egress.opened) != 0 {
+		t.Errorf("the egress gateway was opened for %v", egress.opened)
 	}
 	n.warm()
 	spec := script(askNetwork)
@@ -247,17 +247,17 @@ func TestNetworksOfExecutions(t *testing.T) {
 	if !x.Result.Warm {
 		t.Error("the interpreter that waited was not used")
 	}
-	n.eventually("it is shut again", func() bool { _, open := wall.policy(x.Sandbox); return !open })
+	n.eventually("it is shut again", func() bool { _, open := egress.policy(x.Sandbox); return !open })
 
 	// The same holds for executions that wait for a sandbox.
 	spec.Template = "base"
 	spec.Limits.Size.Disk = 64 << 20
 	wantAnswer(t, n.execute(spec), 0, engi.CauseExited, "alice restricted a.example\n")
 
-	wall.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
+	egress.fail("open", engi.Errorf(engi.NotFound, "no such secret"))
 	_, err := n.x.Wait(t.Context(), "alice", n.start(spec).ID)
 	wantKind(t, "a network that cannot be", err, engi.NotFound)
-	wall.fail("open", nil)
+	egress.fail("open", nil)
 	spec.Network = restricted("forbidden")
 	_, err = n.x.Start(t.Context(), spec)
 	wantKind(t, "a policy that is refused", err, engi.Denied)
@@ -272,8 +272,8 @@ func TestNetworksAfterARestart(t *testing.T) {
 	for name, die := range deaths {
 		t.Run(name, func(t *testing.T) {
 			fx, l := newFixture(t), newLinks()
-			wall := l.wall()
-			n := fx.start(walled(wall, bare, warmBash)).warm()
+			egress := l.egress()
+			n := fx.start(withEgress(egress, bare, warmBash)).warm()
 			s := n.create(engi.SandboxSpec{Network: restricted("a.example"), Lifetime: engi.Lifetime{Timeout: time.Hour}})
 			paused := n.create(engi.SandboxSpec{Network: restricted("f.example"), Lifetime: engi.Lifetime{AutoResume: true}})
 			if err := n.Lifecycle().Pause(t.Context(), "alice", paused.ID); err != nil {
@@ -288,7 +288,7 @@ func TestNetworksAfterARestart(t *testing.T) {
 			x := n.start(spec)
 			n.printed(x.ID, 5)
 			x = n.now(x.ID)
-			wall.die()
+			egress.die()
 			die(n)
 			fx.host.Kill(lost.ID)
 			l.mu.Lock()
@@ -296,10 +296,10 @@ func TestNetworksAfterARestart(t *testing.T) {
 			l.all[unknown] = true
 			l.mu.Unlock()
 
-			wall = l.wall()
-			n = fx.start(walled(wall, bare, warmBash))
+			egress = l.egress()
+			n = fx.start(withEgress(egress, bare, warmBash))
 			for id, allow := range map[engi.SandboxID]string{s.ID: "a.example", paused.ID: "f.example", x.Sandbox: "x.example"} {
-				if p, ok := wall.policy(id); !ok || !slices.Equal(p.Allow, []string{allow}) {
+				if p, ok := egress.policy(id); !ok || !slices.Equal(p.Allow, []string{allow}) {
 					t.Errorf("in force for %s is %+v, want %s", id, p, allow)
 				}
 			}
@@ -316,7 +316,7 @@ func TestNetworksAfterARestart(t *testing.T) {
 			if err := n.setNetwork(paused.ID, restricted("g.example")); err != nil {
 				t.Fatal(err)
 			}
-			if p, _ := wall.policy(paused.ID); !slices.Equal(p.Allow, []string{"g.example"}) {
+			if p, _ := egress.policy(paused.ID); !slices.Equal(p.Allow, []string{"g.example"}) {
 				t.Errorf("in force for the paused one is %+v", p)
 			}
 			if got := n.mustRun(paused.ID, askNetwork); got != "alice restricted g.example\n" {
@@ -344,8 +344,8 @@ func TestNetworksAfterARestart(t *testing.T) {
 
 func TestNetworksOfCopies(t *testing.T) {
 	fx, l := newFixture(t), newLinks()
-	wall := l.wall()
-	n := fx.start(walled(wall))
+	egress := l.egress()
+	n := fx.start(withEgress(egress))
 	s := n.create(engi.SandboxSpec{Network: restricted("a.example")})
 	forks, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: 2})
 	if err != nil {
@@ -362,7 +362,7 @@ func TestNetworksOfCopies(t *testing.T) {
 	if err := n.setNetwork(forks[0].Sandbox.ID, engi.NetworkPolicy{Mode: engi.NetworkNone}); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := wall.policy(s.ID); !ok {
+	if _, ok := egress.policy(s.ID); !ok {
 		t.Error("closing the network of a copy closed the original's")
 	}
 	n.eventually("machines have links, and nobody else", func() bool { return slices.Equal(l.have(), fx.machines()) })
@@ -371,29 +371,29 @@ func TestNetworksOfCopies(t *testing.T) {
 // TestNoLinks: no machine boots while links cannot be made, and nothing is left.
 func TestNoLinks(t *testing.T) {
 	fx, l := newFixture(t), newLinks()
-	wall := l.wall()
-	wall.fail("attach", engi.Errorf(engi.Exhausted, "too many namespaces"))
-	n := fx.start(walled(wall, bare))
+	egress := l.egress()
+	egress.fail("attach", engi.Errorf(engi.Exhausted, "too many namespaces"))
+	n := fx.start(withEgress(egress, bare))
 	_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Size: engi.Size{Disk: 64 << 20}})
 	wantKind(t, "a sandbox without a link", err, engi.Exhausted)
 	if got := fx.machines(); len(got) > 0 {
 		t.Errorf("%v run", got)
 	}
-	wall.fail("attach", nil)
+	egress.fail("attach", nil)
 	n.warm()
 	if got := l.have(); !slices.Equal(got, fx.machines()) {
 		t.Errorf("links of %v", got)
 	}
 }
 
-// TestNoWall: requests that need a wall are refused without one.
-func TestNoWall(t *testing.T) {
+// TestNoEgress: requests that need an egress gateway are refused without one.
+func TestNoEgress(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(nil)
 	for _, mode := range []engi.Network{engi.NetworkIsolated, engi.NetworkRestricted, engi.NetworkOpen} {
 		_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: "alice", Network: engi.NetworkPolicy{Mode: mode}})
-		wantKind(t, fmt.Sprintf("mode %s without a wall", mode), err, engi.Unsupported)
+		wantKind(t, fmt.Sprintf("mode %s without an egress gateway", mode), err, engi.Unsupported)
 	}
 	s := n.create(engi.SandboxSpec{Network: engi.NetworkPolicy{Mode: engi.NetworkNone}})
-	wantKind(t, "a change to open without a wall", n.setNetwork(s.ID, engi.NetworkPolicy{Mode: engi.NetworkOpen}), engi.Unsupported)
+	wantKind(t, "a change to open without an egress gateway", n.setNetwork(s.ID, engi.NetworkPolicy{Mode: engi.NetworkOpen}), engi.Unsupported)
 }

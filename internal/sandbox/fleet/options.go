@@ -54,7 +54,7 @@ type Options struct {
 	Refused   func(engi.Owner, string)    // called with the name of each quota that refuses a request; nil for none; must return quickly
 	Snapshots SnapshotStore               // nil disables snapshots
 	Volumes   VolumeStore                 // nil disables volumes
-	Wall      Wall                        // nil disables networks
+	Egress    Egress                      // nil disables networks
 
 	Ephemeral bool // destroy every sandbox when Run ends
 }
@@ -71,7 +71,7 @@ type SnapshotStore interface {
 	// directory. After an error nothing is stored.
 	Create(ctx context.Context, s engi.Snapshot, fill func(dir string) error) (engi.Snapshot, error)
 	// Use returns a snapshot and the directory of its files, which exists until release is called.
-	Use(ctx context.Context, owner engi.Owner, idOrName string) (s engi.Snapshot, dir string, release func(), err error)
+	Use(ctx context.Context, viewer engi.Viewer, idOrName string) (s engi.Snapshot, dir string, release func(), err error)
 	// Digests returns the digests of the templates that snapshots need.
 	Digests(ctx context.Context) ([]string, error)
 }
@@ -81,7 +81,7 @@ type VolumeStore interface {
 	// Mount gives a volume to holder and returns the directory of its files.
 	// It may be repeated, and returns Conflict if another sandbox holds the
 	// volume.
-	Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
+	Mount(ctx context.Context, viewer engi.Viewer, idOrName string, holder engi.SandboxID) (v engi.Volume, source string, err error)
 	// Unmount releases all volumes of holder. It may be repeated.
 	Unmount(ctx context.Context, holder engi.SandboxID) error
 	// Holders returns the sandboxes that hold volumes.

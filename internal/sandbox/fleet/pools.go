@@ -145,11 +145,11 @@ func (p *pools) configFor(key pool.Key) pool.Config {
 }
 
 // get returns owner's instance, unless it belongs to a sandbox.
-func (p *pools) get(owner engi.Owner, id engi.SandboxID) *instance {
+func (p *pools) get(viewer engi.Viewer, id engi.SandboxID) *instance {
 	p.mu.Lock()
 	inst := p.instances[id]
 	p.mu.Unlock()
-	if inst == nil || inst.user() != nil || owner != "" && inst.record().Owner != owner {
+	if inst == nil || inst.user() != nil || !viewer.Sees(inst.record().Owner) {
 		return nil
 	}
 	return inst
@@ -411,7 +411,7 @@ func (p *pools) adopt(ctx context.Context, rec SandboxRecord) (_ *instance, err 
 // linked reports whether a waiting machine has its network link.
 func (p *pools) linked(ctx context.Context, rec SandboxRecord) bool {
 	n, ok := p.providerOf(rec.Tier).(provider.Networked)
-	if p.opt.Wall == nil || !ok {
+	if p.opt.Egress == nil || !ok {
 		return true
 	}
 	_, err := n.Netns(ctx, rec.ID)

@@ -31,11 +31,11 @@ func inState(state engi.ExecutionState) engi.ExecutionFilter {
 // the sandboxes of owners, puts warm instances back into their pools, and
 // removes everything else. No requests are served yet, so nothing changes meanwhile.
 func (m *Manager) recover(ctx context.Context) error {
-	wanted, err := m.opt.Store.ListSandboxes(ctx, "")
+	wanted, err := m.opt.Store.ListSandboxes(ctx, engi.Everyone)
 	if err != nil {
 		return err
 	}
-	running, err := m.opt.Store.List(ctx, "", inState(engi.ExecutionRunning))
+	running, err := m.opt.Store.List(ctx, engi.Everyone, inState(engi.ExecutionRunning))
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (m *Manager) recover(ctx context.Context) error {
 
 // adoptLinks takes over the network links of all machines that may be running.
 func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) error {
-	if m.opt.Wall == nil {
+	if m.opt.Egress == nil {
 		return nil
 	}
 	var ids []engi.SandboxID
@@ -115,7 +115,7 @@ func (m *Manager) adoptLinks(ctx context.Context, recorded []SandboxRecord) erro
 			ids = append(ids, s.ID)
 		}
 	}
-	return m.opt.Wall.Adopt(ctx, ids)
+	return m.opt.Egress.Adopt(ctx, ids)
 }
 
 // removeOrphan destroys a machine without a user.
@@ -166,7 +166,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 			m.sandboxes.removeLeftover(ctx, p, id)
 		}
 	}
-	running, err := m.opt.Store.List(ctx, "", inState(engi.ExecutionRunning))
+	running, err := m.opt.Store.List(ctx, engi.Everyone, inState(engi.ExecutionRunning))
 	if err != nil {
 		m.log.Error("list executions", "error", err)
 		return
@@ -175,7 +175,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	for _, rec := range running {
 		users[rec.Sandbox] = rec
 	}
-	recorded, err := m.opt.Store.ListSandboxes(ctx, "")
+	recorded, err := m.opt.Store.ListSandboxes(ctx, engi.Everyone)
 	if err != nil {
 		m.log.Error("list sandboxes", "error", err)
 		return
@@ -199,7 +199,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	}
 	for _, rec := range running {
 		// A record is written shortly before its run is registered.
-		if m.executions.get("", rec.ID) == nil && time.Since(rec.Started) > reconcileEvery {
+		if m.executions.get(engi.Everyone, rec.ID) == nil && time.Since(rec.Started) > reconcileEvery {
 			m.executions.endLost(ctx, rec, used[rec.Sandbox], "nobody follows it")
 		}
 	}
@@ -209,5 +209,5 @@ func (m *Manager) reconcile(ctx context.Context) {
 // order matters: an instance that is given to a sandbox is known to both parts,
 // and may then be known only to sandboxes.
 func (m *Manager) knows(id engi.SandboxID) bool {
-	return m.pools.expects(id) || m.sandboxes.get("", id) != nil
+	return m.pools.expects(id) || m.sandboxes.get(engi.Everyone, id) != nil
 }

@@ -96,7 +96,7 @@ func (e *executions) endLost(ctx context.Context, rec Record, s *SandboxRecord, 
 // requeue restores the queue of executions that were waiting when the node died, in
 // their old order. Their programs have not run.
 func (e *executions) requeue(ctx context.Context) error {
-	recs, err := e.opt.Store.List(ctx, "", inState(engi.ExecutionQueued))
+	recs, err := e.opt.Store.List(ctx, engi.Everyone, inState(engi.ExecutionQueued))
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (e *executions) sweepFiles(ctx context.Context, before map[engi.ExecutionID
 	serving := e.serving.Load()
 	unknown = map[engi.ExecutionID]bool{}
 	for _, id := range ids {
-		if _, err := e.opt.Store.Get(ctx, "", id); !engi.Is(err, engi.NotFound) {
+		if _, err := e.opt.Store.Get(ctx, engi.Everyone, id); !engi.Is(err, engi.NotFound) {
 			continue
 		}
 		if serving && !before[id] {

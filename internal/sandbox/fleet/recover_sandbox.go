@@ -34,7 +34,7 @@ func (s *sandboxes) recover(ctx context.Context, rec SandboxRecord) {
 // endLost removes the remains of a sandbox that is not live, and ends its
 // record.
 func (s *sandboxes) endLost(ctx context.Context, rec SandboxRecord) {
-	if now, err := s.opt.Store.GetSandbox(ctx, "", rec.ID); err != nil || now.State == engi.Stopped {
+	if now, err := s.opt.Store.GetSandbox(ctx, engi.Everyone, rec.ID); err != nil || now.State == engi.Stopped {
 		return // the sandbox has ended since the caller checked
 	}
 	if rec.End == "" {
@@ -272,7 +272,7 @@ func (s *sandboxes) sweep(ctx context.Context) {
 		s.log.Error("look for images", "error", err)
 	}
 	for _, id := range ids {
-		if s.get("", id) != nil {
+		if s.get(engi.Everyone, id) != nil {
 			continue
 		}
 		if err := s.files.dropSandbox(id); err != nil {
@@ -294,7 +294,7 @@ func (s *sandboxes) sweep(ctx context.Context) {
 	}
 	slices.Sort(holders)
 	for _, id := range slices.Compact(holders) {
-		if s.get("", id) != nil {
+		if s.get(engi.Everyone, id) != nil {
 			continue
 		}
 		if err := s.opt.Volumes.Unmount(ctx, id); err != nil {
@@ -308,7 +308,7 @@ func (s *sandboxes) sweep(ctx context.Context) {
 // removeLeftover removes the machine of a sandbox that was left when its sandbox
 // hibernated. It skips a sandbox whose state is changing.
 func (s *sandboxes) removeLeftover(ctx context.Context, p provider.Provider, id engi.SandboxID) {
-	sb := s.get("", id)
+	sb := s.get(engi.Everyone, id)
 	if sb == nil {
 		return
 	}

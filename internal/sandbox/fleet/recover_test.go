@@ -146,7 +146,7 @@ func TestInstancesOfAnOldTemplateGo(t *testing.T) {
 		return len(after) == 2 && !slices.ContainsFunc(after, func(id engi.SandboxID) bool { return slices.Contains(before, id) })
 	})
 	n.eventually("their records too", func() bool {
-		recs, err := fx.store.ListSandboxes(t.Context(), "")
+		recs, err := fx.store.ListSandboxes(t.Context(), engi.Everyone)
 		return err == nil && len(recs) == 2
 	})
 }
@@ -217,7 +217,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 		}
 		// Check the stored record: the kill waits for a write that has begun.
 		n.eventually("its end is recorded", func() bool {
-			r, err := fx.store.Get(t.Context(), "", x.ID)
+			r, err := fx.store.Get(t.Context(), engi.Everyone, x.ID)
 			return err == nil && r.State != engi.ExecutionRunning
 		})
 		n.kill()
@@ -253,7 +253,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 	t.Run("lost", func(t *testing.T) {
 		fx := newFixture(t)
 		n := fx.start(pools(warmBash)).warm()
-		recs, err := fx.store.ListSandboxes(t.Context(), "")
+		recs, err := fx.store.ListSandboxes(t.Context(), engi.Everyone)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -279,7 +279,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 		n.kill()
 		<-written
 		fx.store.Fail(nil)
-		s, err := fx.store.GetSandbox(t.Context(), "", r.Sandbox)
+		s, err := fx.store.GetSandbox(t.Context(), engi.Everyone, r.Sandbox)
 		if err != nil || s.State == engi.Ready || s.Execution != r.ID {
 			t.Errorf("its sandbox: %+v, %v", s, err)
 		}
@@ -290,7 +290,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 func TestRecordedRunThatNeverStarted(t *testing.T) {
 	fx := newFixture(t)
 	n := fx.start(pools(warmBash)).warm()
-	recs, err := fx.store.ListSandboxes(t.Context(), "")
+	recs, err := fx.store.ListSandboxes(t.Context(), engi.Everyone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -463,7 +463,7 @@ func TestReconcile(t *testing.T) {
 	if slices.Contains(fx.machines(), orphan.ID()) {
 		t.Error("the orphan is still there")
 	}
-	if _, err := fx.store.GetSandbox(t.Context(), "", ghost.ID); !engi.Is(err, engi.NotFound) {
+	if _, err := fx.store.GetSandbox(t.Context(), engi.Everyone, ghost.ID); !engi.Is(err, engi.NotFound) {
 		t.Errorf("the ghost's record: %v, want kind not_found", err)
 	}
 	got, err := n.x.Get(t.Context(), "alice", old.ID)

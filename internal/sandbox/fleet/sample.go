@@ -87,8 +87,8 @@ func (s *samples) between(from, to time.Time) []engi.Sample {
 }
 
 // Samples implements engi.Sandboxes.
-func (s *sandboxes) Samples(ctx context.Context, owner engi.Owner, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
-	sb, err := s.find(ctx, owner, id)
+func (s *sandboxes) Samples(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, from, to time.Time) ([]engi.Sample, error) {
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}

@@ -236,9 +236,9 @@ func TestListSandboxes(t *testing.T) {
 	if err := n.Sandboxes().Stop(t.Context(), "alice", ids[4]); err != nil {
 		t.Fatal(err)
 	}
-	list := func(owner engi.Owner, f engi.SandboxFilter) string {
+	list := func(viewer engi.Viewer, f engi.SandboxFilter) string {
 		t.Helper()
-		all, err := n.Sandboxes().List(t.Context(), owner, f)
+		all, err := n.Sandboxes().List(t.Context(), viewer, f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,9 +256,9 @@ func TestListSandboxes(t *testing.T) {
 		return strings.Join(got, " ")
 	}
 	for _, c := range []struct {
-		owner engi.Owner
-		f     engi.SandboxFilter
-		want  string
+		viewer engi.Viewer
+		f      engi.SandboxFilter
+		want   string
 	}{
 		{"alice", engi.SandboxFilter{}, "3 2 1 0"},
 		{"alice", engi.SandboxFilter{Oldest: true}, "0 1 2 3"},
@@ -273,11 +273,12 @@ func TestListSandboxes(t *testing.T) {
 		{"alice", engi.SandboxFilter{Template: "d1"}, "3 2 1 0"},
 		{"alice", engi.SandboxFilter{Template: "other"}, ""},
 		{"alice", engi.SandboxFilter{Since: time.Now().Add(time.Hour)}, ""},
-		{"", engi.SandboxFilter{Owned: true}, "bob 3 2 1 0"},
+		{engi.Everyone, engi.SandboxFilter{Owned: true}, "bob 3 2 1 0"},
+		{"", engi.SandboxFilter{Owned: true}, ""},
 		{"carol", engi.SandboxFilter{}, ""},
 	} {
-		if got := list(c.owner, c.f); got != c.want {
-			t.Errorf("%q %+v: %q, want %q", c.owner, c.f, got, c.want)
+		if got := list(c.viewer, c.f); got != c.want {
+			t.Errorf("%q %+v: %q, want %q", c.viewer, c.f, got, c.want)
 		}
 	}
 	_, err := n.Sandboxes().Get(t.Context(), "bob", ids[0])
@@ -493,7 +494,7 @@ func TestQuotas(t *testing.T) {
 		if len(made) == 0 {
 			continue
 		}
-		if err := n.Sandboxes().Stop(t.Context(), owner, made[0]); err != nil {
+		if err := n.Sandboxes().Stop(t.Context(), owner.Viewer(), made[0]); err != nil {
 			t.Fatal(err)
 		}
 		_, err := n.Sandboxes().Create(t.Context(), engi.SandboxSpec{Owner: owner})
@@ -504,7 +505,7 @@ func TestQuotas(t *testing.T) {
 		}
 	}
 	for owner, quota := range map[engi.Owner]int64{"disk": 512 << 20, "free": math.MaxInt64} {
-		all, err := n.Sandboxes().List(t.Context(), owner, engi.SandboxFilter{Owned: true})
+		all, err := n.Sandboxes().List(t.Context(), owner.Viewer(), engi.SandboxFilter{Owned: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -49,25 +49,25 @@ func newSandboxes(all *shared, p *pools) *sandboxes {
 }
 
 // get returns owner's live sandbox, or nil if there is none.
-func (s *sandboxes) get(owner engi.Owner, id engi.SandboxID) *sandbox {
+func (s *sandboxes) get(viewer engi.Viewer, id engi.SandboxID) *sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sb := s.live[id]
-	if sb == nil || owner != "" && sb.owner != owner {
+	if sb == nil || !viewer.Sees(sb.owner) {
 		return nil
 	}
 	return sb
 }
 
 // find is like get, but returns an error if there is none.
-func (s *sandboxes) find(ctx context.Context, owner engi.Owner, id engi.SandboxID) (*sandbox, error) {
-	if sb := s.get(owner, id); sb != nil {
+func (s *sandboxes) find(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (*sandbox, error) {
+	if sb := s.get(viewer, id); sb != nil {
 		return sb, nil
 	}
-	if s.pools.get(owner, id) != nil {
+	if s.pools.get(viewer, id) != nil {
 		return nil, notYours(id)
 	}
-	rec, err := s.opt.Store.GetSandbox(ctx, owner, id)
+	rec, err := s.opt.Store.GetSandbox(ctx, viewer, id)
 	switch {
 	case err != nil:
 		return nil, err
@@ -139,14 +139,14 @@ func (s *sandboxes) stopAll() {
 }
 
 // Get implements engi.Sandboxes.
-func (s *sandboxes) Get(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
-	if sb := s.get(owner, id); sb != nil {
+func (s *sandboxes) Get(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Sandbox, error) {
+	if sb := s.get(viewer, id); sb != nil {
 		return sb.record().Sandbox, nil
 	}
-	if inst := s.pools.get(owner, id); inst != nil {
+	if inst := s.pools.get(viewer, id); inst != nil {
 		return inst.record().Sandbox, nil
 	}
-	rec, err := s.opt.Store.GetSandbox(ctx, owner, id)
+	rec, err := s.opt.Store.GetSandbox(ctx, viewer, id)
 	return rec.Sandbox, err
 }
 
@@ -156,7 +156,7 @@ const (
 )
 
 // List implements engi.Sandboxes.
-func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFilter) ([]engi.Sandbox, error) {
+func (s *sandboxes) List(ctx context.Context, viewer engi.Viewer, f engi.SandboxFilter) ([]engi.Sandbox, error) {
 	// Instances come first: one may become a sandbox's, and a sandbox may
 	// stop, during the listing.
 	recs := map[engi.SandboxID]SandboxRecord{}
@@ -174,20 +174,20 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 	var after engi.Sandbox
 	if f.After != "" {
 		var err error
-		if after, err = s.Get(ctx, owner, f.After); err != nil {
+		if after, err = s.Get(ctx, viewer, f.After); err != nil {
 			return nil, engi.Errorf(engi.Invalid, "the page begins after a sandbox that is not known any more: %w", err).
 				WithRemedy("begin again with the first page")
 		}
 	}
 	limit := cmp.Or(f.Limit, listLimit)
 	if slices.Contains(f.States, engi.Stopped) {
-		if err := s.addEnded(ctx, owner, f, after, limit, recs); err != nil {
+		if err := s.addEnded(ctx, viewer, f, after, limit, recs); err != nil {
 			return nil, err
 		}
 	}
 	list := []engi.Sandbox{}
 	for _, rec := range recs {
-		if (owner == "" || rec.Owner == owner) && matches(rec, f) && (f.After == "" || order(after, rec.Sandbox) < 0) {
+		if viewer.Sees(rec.Owner) && matches(rec, f) && (f.After == "" || order(after, rec.Sandbox) < 0) {
 			list = append(list, rec.Sandbox)
 		}
 	}
@@ -200,7 +200,7 @@ func (s *sandboxes) List(ctx context.Context, owner engi.Owner, f engi.SandboxFi
 
 // addEnded adds stopped sandboxes that follow after to recs, until limit of them
 // are selected by f, so that the cost of a page does not depend on the number of sandboxes.
-func (s *sandboxes) addEnded(ctx context.Context, owner engi.Owner, f engi.SandboxFilter, after engi.Sandbox, limit int, recs map[engi.SandboxID]SandboxRecord) error {
+func (s *sandboxes) addEnded(ctx context.Context, viewer engi.Viewer, f engi.SandboxFilter, after engi.Sandbox, limit int, recs map[engi.SandboxID]SandboxRecord) error {
 	from := SandboxRecord{Sandbox: after}
 	if f.Oldest { // oldest first of the last sandboxes
 		from, limit = SandboxRecord{}, -1
@@ -210,7 +210,7 @@ func (s *sandboxes) addEnded(ctx context.Context, owner engi.Owner, f engi.Sandb
 		if limit > 0 {
 			n = min(n, max(limit, listLimit))
 		}
-		ended, err := s.opt.Store.EndedSandboxes(ctx, owner, from, n)
+		ended, err := s.opt.Store.EndedSandboxes(ctx, viewer, from, n)
 		if err != nil {
 			return err
 		}
@@ -249,8 +249,8 @@ func matches(rec SandboxRecord, f engi.SandboxFilter) bool {
 
 // Update implements engi.Sandboxes. A change of the network waits for changes
 // of state, because they restore the recorded policy.
-func (s *sandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
-	sb, err := s.find(ctx, owner, id)
+func (s *sandboxes) Update(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	sb, err := s.find(ctx, viewer, id)
 	if err != nil {
 		return engi.Sandbox{}, err
 	}
@@ -339,8 +339,8 @@ func (s *sandboxes) completeLifetime(l engi.Lifetime) engi.Lifetime {
 
 // Stop implements engi.Sandboxes. It also ends the execution that uses an
 // instance, with cause cancelled, and takes a warm instance out of its pool.
-func (s *sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
-	if sb := s.get(owner, id); sb != nil {
+func (s *sandboxes) Stop(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) error {
+	if sb := s.get(viewer, id); sb != nil {
 		err := s.transition(ctx, sb, func(ctx context.Context) error {
 			err := s.terminate(ctx, sb, engi.CauseCancelled)
 			if err != nil {
@@ -356,18 +356,18 @@ func (s *sandboxes) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxI
 			return err
 		}
 	}
-	inst := s.pools.get(owner, id)
+	inst := s.pools.get(viewer, id)
 	if inst == nil {
-		_, err := s.opt.Store.GetSandbox(ctx, owner, id)
+		_, err := s.opt.Store.GetSandbox(ctx, viewer, id)
 		return err // the sandbox is already gone, or belongs to another owner
 	}
 	return s.pools.stop(ctx, inst)
 }
 
 // Enter implements engi.Sandboxes.
-func (s *sandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
+func (s *sandboxes) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
 	for {
-		sb, err := s.find(ctx, owner, id)
+		sb, err := s.find(ctx, viewer, id)
 		if err != nil {
 			return nil, nil, err
 		}

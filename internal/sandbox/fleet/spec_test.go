@@ -50,7 +50,7 @@ func TestBadSpecsAreRefused(t *testing.T) {
 			}
 		})
 	}
-	list, err := n.x.List(t.Context(), "", engi.ExecutionFilter{})
+	list, err := n.x.List(t.Context(), engi.Everyone, engi.ExecutionFilter{})
 	if err != nil || len(list) != 0 || len(fx.machines()) != 0 || len(fx.files()) != 0 {
 		t.Errorf("left: executions %v, %v, machines %v, files %v", list, err, fx.machines(), fx.files())
 	}

@@ -58,8 +58,8 @@ type Store interface {
 //     with it if s is not nil; it reports Conflict for any other state and
 //     NotFound for an unknown record. Created, Owner and Idempotency never
 //     change.
-//  3. Get and ByIdempotencyKey return a complete record or NotFound; another owner's
-//     record is NotFound. The empty owner sees all.
+//  3. Get and ByIdempotencyKey return a complete record or NotFound; Get reports
+//     NotFound for a record that viewer does not see.
 //  4. List returns records without Output, newest first.
 //  5. Expire deletes ended records older than before, and the oldest ended
 //     ones beyond keep, at most limit of them, with their stopped sandboxes,
@@ -67,9 +67,9 @@ type Store interface {
 type ExecutionStore interface {
 	Create(ctx context.Context, r Record, s *SandboxRecord) error
 	Update(ctx context.Context, from engi.ExecutionState, r Record, s *SandboxRecord) error
-	Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (Record, error)
+	Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (Record, error)
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
-	List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]Record, error)
+	List(ctx context.Context, viewer engi.Viewer, f engi.ExecutionFilter) ([]Record, error)
 	Expire(ctx context.Context, before time.Time, keep, limit int) ([]engi.ExecutionID, error)
 }
 
@@ -77,8 +77,9 @@ type ExecutionStore interface {
 //
 //  6. PutSandbox stores or replaces a record. If the owner used its
 //     Idempotency for another, it stores nothing and reports Conflict.
-//  7. GetSandbox returns a record or NotFound; the empty owner sees all.
-//  8. ListSandboxes returns those that are not stopped, newest first.
+//  7. GetSandbox returns a record that viewer sees, or NotFound.
+//  8. ListSandboxes returns the records that viewer sees and that are not stopped, newest
+//     first.
 //  9. ForgetSandbox deletes a record; an unknown one is no error.
 //  10. SandboxByIdempotencyKey returns the record with the owner's Idempotency,
 //     or NotFound.
@@ -88,10 +89,10 @@ type ExecutionStore interface {
 //     stopped ones included.
 type SandboxStore interface {
 	PutSandbox(ctx context.Context, s SandboxRecord) error
-	GetSandbox(ctx context.Context, owner engi.Owner, id engi.SandboxID) (SandboxRecord, error)
-	ListSandboxes(ctx context.Context, owner engi.Owner) ([]SandboxRecord, error)
+	GetSandbox(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (SandboxRecord, error)
+	ListSandboxes(ctx context.Context, viewer engi.Viewer) ([]SandboxRecord, error)
 	ForgetSandbox(ctx context.Context, id engi.SandboxID) error
 	SandboxByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (SandboxRecord, error)
-	EndedSandboxes(ctx context.Context, owner engi.Owner, after SandboxRecord, limit int) ([]SandboxRecord, error)
+	EndedSandboxes(ctx context.Context, viewer engi.Viewer, after SandboxRecord, limit int) ([]SandboxRecord, error)
 	CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (int, error)
 }

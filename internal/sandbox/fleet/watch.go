@@ -44,13 +44,13 @@ func (e *executions) outputOf(rec Record) (*outputlog.Log, error) {
 }
 
 // Get implements engi.Executions.
-func (e *executions) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
-	if r := e.get(owner, id); r != nil {
+func (e *executions) Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (engi.Execution, error) {
+	if r := e.get(viewer, id); r != nil {
 		if rec, _, _, err := r.look(); err == nil && rec.Ended.IsZero() {
 			return rec.Execution, nil
 		}
 	}
-	rec, err := e.opt.Store.Get(ctx, owner, id)
+	rec, err := e.opt.Store.Get(ctx, viewer, id)
 	if err != nil {
 		return engi.Execution{}, err
 	}
@@ -58,10 +58,10 @@ func (e *executions) Get(ctx context.Context, owner engi.Owner, id engi.Executio
 }
 
 // Wait implements engi.Executions.
-func (e *executions) Wait(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
-	r := e.get(owner, id)
+func (e *executions) Wait(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (engi.Execution, error) {
+	r := e.get(viewer, id)
 	if r == nil {
-		x, err := e.Get(ctx, owner, id)
+		x, err := e.Get(ctx, viewer, id)
 		switch {
 		case err != nil:
 			return x, err
@@ -94,20 +94,20 @@ func (e *executions) Wait(ctx context.Context, owner engi.Owner, id engi.Executi
 }
 
 // Watch implements engi.Executions.
-func (e *executions) Watch(ctx context.Context, owner engi.Owner, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
+func (e *executions) Watch(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, from int64) iter.Seq2[engi.ExecutionUpdate, error] {
 	return func(yield func(engi.ExecutionUpdate, error) bool) {
 		if from < 0 {
 			yield(engi.ExecutionUpdate{}, engi.Errorf(engi.Invalid, "negative offset %d", from))
 			return
 		}
-		if r := e.get(owner, id); r != nil {
+		if r := e.get(viewer, id); r != nil {
 			if reader := r.output.Read(from); reader != nil { // nil if the run has just ended
 				defer reader.Close()
 				watchRun(ctx, r, reader, from, yield)
 				return
 			}
 		}
-		rec, err := e.opt.Store.Get(ctx, owner, id)
+		rec, err := e.opt.Store.Get(ctx, viewer, id)
 		switch {
 		case err != nil:
 		case rec.Refusal != nil:
@@ -212,10 +212,10 @@ func play(ctx context.Context, reader *outputlog.Reader, from int64, yield func(
 }
 
 // Cancel implements engi.Executions.
-func (e *executions) Cancel(ctx context.Context, owner engi.Owner, id engi.ExecutionID) error {
-	r := e.get(owner, id)
+func (e *executions) Cancel(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) error {
+	r := e.get(viewer, id)
 	if r == nil {
-		rec, err := e.opt.Store.Get(ctx, owner, id)
+		rec, err := e.opt.Store.Get(ctx, viewer, id)
 		if err == nil && rec.Ended.IsZero() {
 			return errNotServing
 		}
@@ -233,8 +233,8 @@ func (e *executions) Cancel(ctx context.Context, owner engi.Owner, id engi.Execu
 }
 
 // List implements engi.Executions.
-func (e *executions) List(ctx context.Context, owner engi.Owner, f engi.ExecutionFilter) ([]engi.Execution, error) {
-	recs, err := e.opt.Store.List(ctx, owner, f)
+func (e *executions) List(ctx context.Context, viewer engi.Viewer, f engi.ExecutionFilter) ([]engi.Execution, error) {
+	recs, err := e.opt.Store.List(ctx, viewer, f)
 	if err != nil {
 		return nil, err
 	}
@@ -246,8 +246,8 @@ func (e *executions) List(ctx context.Context, owner engi.Owner, f engi.Executio
 }
 
 // artifacts returns the artifacts of an execution, or NotFound before it is done.
-func (e *executions) artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID) ([]engi.Artifact, error) {
-	rec, err := e.opt.Store.Get(ctx, owner, id)
+func (e *executions) artifacts(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) ([]engi.Artifact, error) {
+	rec, err := e.opt.Store.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -258,8 +258,8 @@ func (e *executions) artifacts(ctx context.Context, owner engi.Owner, id engi.Ex
 }
 
 // Artifact implements engi.Executions.
-func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
-	all, err := e.artifacts(ctx, owner, id)
+func (e *executions) Artifact(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+	all, err := e.artifacts(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}
@@ -275,8 +275,8 @@ func (e *executions) Artifact(ctx context.Context, owner engi.Owner, id engi.Exe
 }
 
 // Artifacts implements engi.Executions.
-func (e *executions) Artifacts(ctx context.Context, owner engi.Owner, id engi.ExecutionID, limit int64) ([][]byte, error) {
-	all, err := e.artifacts(ctx, owner, id)
+func (e *executions) Artifacts(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, limit int64) ([][]byte, error) {
+	all, err := e.artifacts(ctx, viewer, id)
 	if err != nil {
 		return nil, err
 	}

@@ -109,7 +109,7 @@ func (h Holder) Open(ctx context.Context, c Claim) (created bool, err error) {
 
 // Enter enters a sandbox. leave is never nil.
 func (h Holder) Enter(ctx context.Context, id engi.SandboxID) (g engi.Guest, leave func(), err error) {
-	if g, leave, err = h.Sandboxes.Enter(ctx, "", id); err != nil {
+	if g, leave, err = h.Sandboxes.Enter(ctx, engi.Everyone, id); err != nil {
 		return nil, func() {}, err
 	}
 	if h.Bound != nil {
@@ -134,7 +134,7 @@ func (h Holder) Reconnect(ctx context.Context, id engi.SandboxID) (g engi.Guest,
 
 // Look returns the record of a sandbox, and whether the sandbox is gone. A sandbox that is gone is no error.
 func (h Holder) Look(ctx context.Context, id engi.SandboxID) (sb engi.Sandbox, gone bool, err error) {
-	sb, err = h.Sandboxes.Get(ctx, "", id)
+	sb, err = h.Sandboxes.Get(ctx, engi.Everyone, id)
 	if engi.Is(err, engi.NotFound) {
 		return sb, true, nil
 	}
@@ -152,7 +152,7 @@ func (h Holder) Destroy(ctx context.Context, id engi.SandboxID) error {
 	if id == "" {
 		return nil
 	}
-	return engi.Ignore(h.Sandboxes.Stop(ctx, "", id), engi.NotFound)
+	return engi.Ignore(h.Sandboxes.Stop(ctx, engi.Everyone, id), engi.NotFound)
 }
 
 // Release destroys the sandbox of a thing. id is the recorded sandbox. If id is empty
@@ -206,7 +206,7 @@ func (h Holder) Sweep(ctx context.Context, needed func(sb engi.Sandbox) (bool, e
 
 // all returns the sandboxes of all owners.
 func (h Holder) all(ctx context.Context) ([]engi.Sandbox, error) {
-	return h.Sandboxes.List(ctx, "", engi.SandboxFilter{Owned: true, Limit: -1})
+	return h.Sandboxes.List(ctx, engi.Everyone, engi.SandboxFilter{Owned: true, Limit: -1})
 }
 
 // A Lock is a mutex whose callers can give up waiting. The channel is full while a caller

@@ -142,8 +142,8 @@ func (m mortal) Create(ctx context.Context, spec engi.SandboxSpec) (sb engi.Sand
 	return sb, err
 }
 
-func (m mortal) Stop(ctx context.Context, owner engi.Owner, id engi.SandboxID) error {
-	return m.act(func() error { return m.Sandboxes.Stop(ctx, owner, id) })
+func (m mortal) Stop(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) error {
+	return m.act(func() error { return m.Sandboxes.Stop(ctx, viewer, id) })
 }
 
 // claim returns the current claim of the thing, according to its record. With a key, creation is
@@ -242,7 +242,7 @@ func (f *fixture) recorded() engi.SandboxID {
 // only checks that there are exactly the given sandboxes.
 func (n *node) only(want ...engi.SandboxID) {
 	n.t.Helper()
-	all, err := n.Sandboxes.List(n.t.Context(), "", engi.SandboxFilter{Owned: true, Limit: -1})
+	all, err := n.Sandboxes.List(n.t.Context(), engi.Everyone, engi.SandboxFilter{Owned: true, Limit: -1})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 		"release": {4, func(n *node) error { n.mustOpen("mine", true); return n.release() }},
 		"replace": {4, func(n *node) error {
 			id := n.mustOpen("mine", true)
-			if err := n.fleet.Sandboxes().Stop(n.t.Context(), "", id); err != nil {
+			if err := n.fleet.Sandboxes().Stop(n.t.Context(), engi.Everyone, id); err != nil {
 				return err
 			}
 			_, err := n.open("mine")
@@ -370,7 +370,7 @@ func TestASandboxThatIsGoneIsReplaced(t *testing.T) {
 	if again := n.mustOpen("mine", false); again != first {
 		t.Errorf("%s was replaced by %s", first, again)
 	}
-	if err := n.fleet.Lifecycle().Hibernate(t.Context(), "", first, false); err != nil {
+	if err := n.fleet.Lifecycle().Hibernate(t.Context(), engi.Everyone, first, false); err != nil {
 		t.Fatal(err)
 	}
 	if n.Runs(t.Context(), first) {
@@ -379,7 +379,7 @@ func TestASandboxThatIsGoneIsReplaced(t *testing.T) {
 	if again := n.mustOpen("mine", false); again != first {
 		t.Errorf("%s was asleep and was replaced by %s", first, again)
 	}
-	if err := n.fleet.Sandboxes().Stop(t.Context(), "", first); err != nil {
+	if err := n.fleet.Sandboxes().Stop(t.Context(), engi.Everyone, first); err != nil {
 		t.Fatal(err)
 	}
 	if _, gone, err := n.Look(t.Context(), first); err != nil || !gone {
@@ -513,13 +513,13 @@ type sandboxes struct {
 	all   []engi.Sandbox
 }
 
-func (s sandboxes) Enter(context.Context, engi.Owner, engi.SandboxID) (engi.Guest, func(), error) {
+func (s sandboxes) Enter(context.Context, engi.Viewer, engi.SandboxID) (engi.Guest, func(), error) {
 	return nil, nil, s.enter()
 }
 
-func (s sandboxes) Stop(_ context.Context, _ engi.Owner, id engi.SandboxID) error { return s.stop(id) }
+func (s sandboxes) Stop(_ context.Context, _ engi.Viewer, id engi.SandboxID) error { return s.stop(id) }
 
-func (s sandboxes) List(context.Context, engi.Owner, engi.SandboxFilter) ([]engi.Sandbox, error) {
+func (s sandboxes) List(context.Context, engi.Viewer, engi.SandboxFilter) ([]engi.Sandbox, error) {
 	return s.all, nil
 }
 

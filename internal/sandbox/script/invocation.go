@@ -27,7 +27,7 @@ func (r *Runner) newInvocation(ctx context.Context, spec engi.ScriptSpec) (*invo
 	if spec.Session == "" {
 		return v, nil
 	}
-	s, err := r.o.Sessions.Get(ctx, spec.Owner, spec.Session)
+	s, err := r.o.Sessions.Get(ctx, spec.Owner.Reach(), spec.Session)
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +45,7 @@ func (v *invocation) sandbox(ctx context.Context) (engi.Guest, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.guest == nil {
-		g, release, err := v.sessions.Enter(ctx, v.spec.Owner, string(v.session.ID))
+		g, release, err := v.sessions.Enter(ctx, v.spec.Owner.Reach(), string(v.session.ID))
 		if err != nil {
 			return nil, err
 		}

@@ -28,15 +28,15 @@ type sessions struct {
 	entered int
 }
 
-func (s *sessions) Get(_ context.Context, owner engi.Owner, idOrName string) (engi.Session, error) {
-	if x, ok := s.all[idOrName]; ok && x.Owner == owner {
+func (s *sessions) Get(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error) {
+	if x, ok := s.all[idOrName]; ok && viewer.Sees(x.Owner) {
 		return x, nil
 	}
 	return engi.Session{}, engi.Errorf(engi.NotFound, "session %s", idOrName)
 }
 
-func (s *sessions) Enter(ctx context.Context, owner engi.Owner, id string) (engi.Guest, func(), error) {
-	x, err := s.Get(ctx, owner, id)
+func (s *sessions) Enter(ctx context.Context, viewer engi.Viewer, id string) (engi.Guest, func(), error) {
+	x, err := s.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -249,14 +249,14 @@ func TestCommandEndsWithScript(t *testing.T) {
 	}
 }
 
-// fakeWall sends all requests to one server, and records their owners.
-type fakeWall struct {
+// fakeEgress sends all requests to one server, and records their owners.
+type fakeEgress struct {
 	to     *httptest.Server
 	owner  engi.Owner
 	policy engi.NetworkPolicy
 }
 
-func (w *fakeWall) client(owner engi.Owner, policy engi.NetworkPolicy) (*http.Client, error) {
+func (w *fakeEgress) client(owner engi.Owner, policy engi.NetworkPolicy) (*http.Client, error) {
 	w.owner, w.policy = owner, policy
 	return &http.Client{Transport: roundTrip(func(r *http.Request) (*http.Response, error) {
 		if r.URL.Hostname() != "api.example.com" || r.URL.User != nil {
@@ -272,7 +272,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-func TestFetchThroughWall(t *testing.T) {
+func TestFetchThroughEgress(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/away":
@@ -284,7 +284,7 @@ func TestFetchThroughWall(t *testing.T) {
 		}
 	}))
 	defer srv.Close()
-	w := &fakeWall{to: srv}
+	w := &fakeEgress{to: srv}
 	fetch := Fetch(nil, w.client)
 	r, _, _ := sessionRunner(t, func(o *Options) { o.APIs = append(o.APIs, fetch) })
 	for code, want := range map[string]string{
@@ -301,7 +301,7 @@ func TestFetchThroughWall(t *testing.T) {
 		}
 	}
 	if w.owner != "ann" || len(w.policy.Allow) != 1 {
-		t.Errorf("the wall was asked for %s, %+v", w.owner, w.policy)
+		t.Errorf("the egress gateway was asked for %s, %+v", w.owner, w.policy)
 	}
 	if x := mustRun(t, r, "ann", "typeof api.fetch"); string(x.Value) != `"undefined"` {
 		t.Errorf("without a session and without hosts: %s", x.Value)

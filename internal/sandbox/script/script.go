@@ -41,8 +41,8 @@ type Options struct {
 
 // Sessions is the part of [engi.Sessions] that scripts need.
 type Sessions interface {
-	Get(ctx context.Context, owner engi.Owner, idOrName string) (engi.Session, error)
-	Enter(ctx context.Context, owner engi.Owner, idOrName string) (g engi.Guest, release func(), err error)
+	Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Session, error)
+	Enter(ctx context.Context, viewer engi.Viewer, idOrName string) (g engi.Guest, release func(), err error)
 }
 
 // Limits holds the limits of scripts. Zero fields mean the values of DefaultLimits.

@@ -82,7 +82,6 @@ func New(opt Options) (*Server, error) {
 	if opt.Idle == 0 {
 		opt.Idle = time.Hour
 	}
-	opt.Services = opt.Services.OfOneOwner()
 	builtin, err := tool.Builtin(opt.Services)
 	if err != nil {
 		return nil, err

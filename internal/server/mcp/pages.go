@@ -68,7 +68,7 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 		return nil, nil
 	}
 	show, err := tool.Returning[page](tool.New("show_page", "Shows the page of a session. A model writes the page, and changes it after actions.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
-		ui, err := s.page(ctx, c.Owner, a.Session)
+		ui, err := s.opt.Pages.Get(ctx, c.Owner.Viewer(), a.Session, 0)
 		return pageResult(ui, ""), err
 	}))
 	if err != nil {
@@ -91,15 +91,6 @@ func (s *Server) pageTools() ([]tool.Tool, error) {
 	return all, nil
 }
 
-// page returns the page of a session that belongs to owner itself.
-func (s *Server) page(ctx context.Context, owner engi.Owner, session string) (engi.Page, error) {
-	ui, err := s.opt.Pages.Get(ctx, owner, session, 0)
-	if owner == "" && (err == nil && ui.Owner != "" || engi.Is(err, engi.Conflict)) { // only other owners use the name
-		return engi.Page{}, engi.Errorf(engi.NotFound, "there is no session %.80q", session)
-	}
-	return ui, err
-}
-
 func pageResult(ui engi.Page, note string) tool.Result {
 	working := ui.Working != "" || ui.Waiting > 0
 	if note == "" && working {
@@ -111,7 +102,7 @@ func pageResult(ui engi.Page, note string) tool.Result {
 // act performs an action and waits for its answer. A call that is repeated after a
 // restart finds the first action.
 func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Result, error) {
-	before, err := s.page(ctx, c.Owner, a.Session)
+	before, err := s.opt.Pages.Get(ctx, c.Owner.Viewer(), a.Session, 0)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -123,7 +114,7 @@ func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Resul
 		return tool.Result{}, engi.Errorf(engi.Invalid, "the data cannot be sent: %v", err)
 	}
 	id := string(before.Session)
-	seq, err := s.opt.Pages.Act(ctx, engi.PageAction{Owner: c.Owner, Session: id, Action: a.Action, Data: data, Scopes: c.Scopes, Idempotency: "mcp " + string(c.Run)})
+	seq, err := s.opt.Pages.Act(ctx, engi.PageAction{Viewer: c.Owner.Viewer(), Session: id, Action: a.Action, Data: data, Scopes: c.Scopes, Idempotency: "mcp " + string(c.Run)})
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -138,7 +129,7 @@ func (s *Server) act(ctx context.Context, c *tool.Call, a actOnPage) (tool.Resul
 	if err != nil {
 		return tool.Result{}, err
 	}
-	ui, err := s.page(ctx, c.Owner, id)
+	ui, err := s.opt.Pages.Get(ctx, c.Owner.Viewer(), id, 0)
 	return pageResult(ui, note), err
 }
 
@@ -153,7 +144,7 @@ func (s *Server) answered(ctx context.Context, owner engi.Owner, session string,
 	soon, cancel := context.WithTimeout(ctx, answerPatience)
 	defer cancel()
 	wrong := ""
-	for u, err := range s.opt.Pages.Watch(soon, owner, session, seq) {
+	for u, err := range s.opt.Pages.Watch(soon, owner.Viewer(), session, seq) {
 		switch {
 		case soon.Err() != nil && ctx.Err() == nil:
 			return "", nil
@@ -174,7 +165,7 @@ func (s *Server) answered(ctx context.Context, owner engi.Owner, session string,
 // watch returns the updates of a page. If an answer is in progress, it waits for an
 // update, and then a moment for more.
 func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Result, error) {
-	ui, err := s.page(ctx, c.Owner, a.Session)
+	ui, err := s.opt.Pages.Get(ctx, c.Owner.Viewer(), a.Session, 0)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -189,7 +180,7 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 		defer cancel()
 		encoder := pagestream.Formats()["engi"].New(pagestream.Start{Session: ui.Session})
 		size, partial, seen := 0, false, max(a.After, 0)
-		for u, err := range s.opt.Pages.Watch(soon, c.Owner, string(ui.Session), max(a.After, 0)) {
+		for u, err := range s.opt.Pages.Watch(soon, c.Owner.Viewer(), string(ui.Session), max(a.After, 0)) {
 			if soon.Err() != nil && ctx.Err() == nil {
 				break
 			}
@@ -268,7 +259,7 @@ func (s *Server) views(server *sdk.Server, key engi.Key) {
 		if err != nil {
 			return nil, sdk.ResourceNotFoundError(req.Params.URI)
 		}
-		ui, err := s.page(ctx, key.Owner, name)
+		ui, err := s.opt.Pages.Get(ctx, key.Owner.Viewer(), name, 0)
 		if err != nil {
 			return nil, missing(req.Params.URI, err)
 		}

@@ -51,10 +51,10 @@ type recorder struct {
 	watches atomic.Int64 // begun
 }
 
-func (r *recorder) Watch(ctx context.Context, owner engi.Owner, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
+func (r *recorder) Watch(ctx context.Context, viewer engi.Viewer, session string, seq int64) iter.Seq2[engi.PageUpdate, error] {
 	return func(yield func(engi.PageUpdate, error) bool) {
 		r.watches.Add(1)
-		r.Pages.Watch(ctx, owner, session, seq)(yield)
+		r.Pages.Watch(ctx, viewer, session, seq)(yield)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestPages(t *testing.T) {
 	if !strings.Contains(d.HTML, `<h1 id="count">0</h1>`) || d.Seq == 0 || d.Working {
 		t.Errorf("%+v", d)
 	}
-	if a := p.pages.last; string(a.Data) != `{"list":[true,"x"],"n":1}` || a.Owner != "ann" || a.Idempotency == "" {
+	if a := p.pages.last; string(a.Data) != `{"list":[true,"x"],"n":1}` || a.Viewer != "ann" || a.Idempotency == "" {
 		t.Errorf("%+v", a)
 	}
 	if got := use(t, c, "show_page", args{"session": "page"}); !strings.Contains(got, `id="count"`) {

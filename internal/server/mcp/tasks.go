@@ -122,10 +122,10 @@ func (s *Server) addTasks(server *sdk.Server, key engi.Key) {
 		return s.task(ctx, key, id, "complete")
 	})
 	about("tasks/cancel", true, func(ctx context.Context, id engi.ExecutionID) (sdk.Result, error) {
-		return &taskAck{Type: "complete"}, s.opt.Services.Executions.Cancel(ctx, key.Owner, id)
+		return &taskAck{Type: "complete"}, s.opt.Services.Executions.Cancel(ctx, key.Owner.Viewer(), id)
 	})
 	about("tasks/update", true, func(ctx context.Context, id engi.ExecutionID) (sdk.Result, error) {
-		_, err := s.opt.Services.Executions.Get(ctx, key.Owner, id) // an execution never asks for input
+		_, err := s.opt.Services.Executions.Get(ctx, key.Owner.Viewer(), id) // an execution never asks for input
 		return &taskAck{Type: "complete"}, err
 	})
 }
@@ -134,7 +134,7 @@ var noTask = &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "there is 
 
 // task returns an execution as a task.
 func (s *Server) task(ctx context.Context, key engi.Key, id engi.ExecutionID, kind string) (*taskResult, error) {
-	x, err := s.opt.Services.Executions.Get(ctx, key.Owner, id)
+	x, err := s.opt.Services.Executions.Get(ctx, key.Owner.Viewer(), id)
 	if err != nil {
 		return nil, err
 	}

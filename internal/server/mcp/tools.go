@@ -68,7 +68,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return jsonResult(sandboxOf(b))
 		})))
 		add(tool.Returning[sandboxList](tool.New("list_sandboxes", "Lists sandboxes.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := sandboxes.List(ctx, c.Owner, engi.SandboxFilter{Owned: true})
+			list, err := sandboxes.List(ctx, c.Owner.Viewer(), engi.SandboxFilter{Owned: true})
 			if err != nil {
 				return tool.Result{}, err
 			}
@@ -83,7 +83,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			if err != nil {
 				return tool.Result{}, err
 			}
-			if err := sandboxes.Stop(ctx, c.Owner, id); err != nil {
+			if err := sandboxes.Stop(ctx, c.Owner.Viewer(), id); err != nil {
 				return tool.Result{}, err
 			}
 			return tool.Result{Text: "stopped " + a.Sandbox}, nil
@@ -97,7 +97,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 				if a.Port < 1 || a.Port > 65535 {
 					return tool.Result{}, engi.Errorf(engi.Invalid, "%d is not a port", a.Port)
 				}
-				if _, err := sandboxes.Get(ctx, c.Owner, id); err != nil {
+				if _, err := sandboxes.Get(ctx, c.Owner.Viewer(), id); err != nil {
 					return tool.Result{}, err
 				}
 				at := s.opt.URL(id, a.Port)
@@ -118,7 +118,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return jsonResult(sessionOf(x))
 		})))
 		add(tool.Returning[sessionList](tool.New("list_sessions", "Lists sessions.", func(ctx context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
-			list, err := sessions.List(ctx, c.Owner, engi.Paging{})
+			list, err := sessions.List(ctx, c.Owner.Viewer(), engi.Paging{})
 			if err != nil {
 				return tool.Result{}, err
 			}
@@ -129,7 +129,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 			return listResult(out, sessionList{out})
 		})))
 		add(tool.New("end_session", "Deletes a session and its files.", func(ctx context.Context, c *tool.Call, a oneSession) (tool.Result, error) {
-			if err := sessions.Terminate(ctx, c.Owner, a.Session); err != nil {
+			if err := sessions.Terminate(ctx, c.Owner.Viewer(), a.Session); err != nil {
 				return tool.Result{}, err
 			}
 			return tool.Result{Text: "ended " + a.Session}, nil
@@ -247,7 +247,7 @@ func (s *Server) file(ctx context.Context, key engi.Key, uri string) (*sdk.ReadR
 	if err := key.May(engi.ScopeSandboxes, false); err != nil {
 		return nil, err
 	}
-	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner, id)
+	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner.Viewer(), id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}
@@ -315,7 +315,7 @@ func (s *Server) log(ctx context.Context, key engi.Key, uri string) (*sdk.ReadRe
 	if err := key.May(engi.ScopeSandboxes, false); err != nil {
 		return nil, err
 	}
-	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner, id)
+	g, release, err := s.opt.Services.Sandboxes.Enter(ctx, key.Owner.Viewer(), id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}
@@ -357,7 +357,7 @@ func (s *Server) output(ctx context.Context, key engi.Key, uri string) (*sdk.Rea
 	if err := key.May(engi.ScopeExecutions, false); err != nil {
 		return nil, err
 	}
-	x, err := s.opt.Services.Executions.Get(ctx, key.Owner, id)
+	x, err := s.opt.Services.Executions.Get(ctx, key.Owner.Viewer(), id)
 	if err != nil {
 		return nil, missing(uri, err)
 	}

@@ -68,12 +68,12 @@ func Agents(service engi.Agents) Resource {
 			Creates: repeated, Answers: append([]answer{jsonOf[v1.ChatAnswer](200, nil)}, streamOf[v1.AgentUpdate](nil, httpio.NDJSON, httpio.SSE)...),
 		}, a.chat),
 		list(Route{Pattern: "GET " + runPath, ID: "list-runs", Summary: "List runs of agents", Text: "The newest come first.", Access: look},
-			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.owner(), in.Limit) }, runOf),
+			func(c *call, in *listRuns) ([]engi.Run, error) { return service.List(c, c.viewer(), in.Limit) }, runOf),
 		fetch(Route{Pattern: "GET " + runPath + "/{id}", ID: "get-run", Summary: "Get a run", Text: "Returns the current state of the run.", Access: look}, getting(service, engi.Agents.Get, runOf)),
 		act(Route{Pattern: "DELETE " + runPath + "/{id}", ID: "cancel-run", Summary: "Cancel a run", Text: "Programs that its tools started end with it. Cancelling twice is no error.", Access: change},
 			ending(service, engi.Agents.Cancel)),
 		list(Route{Pattern: "GET " + runPath + "/{id}/messages", ID: "get-run-messages", Summary: "Get the transcript of a run", Text: "Returns every message since the beginning of the conversation.", Access: look},
-			func(c *call, in *aRun) ([]engi.Message, error) { return service.Messages(c, c.owner(), in.ID) }, messageOf),
+			func(c *call, in *aRun) ([]engi.Message, error) { return service.Messages(c, c.viewer(), in.ID) }, messageOf),
 		raw(Route{
 			Pattern: "GET " + runPath + "/{id}/events", ID: "watch-run", Summary: "Watch a run", Access: look,
 			Text:    "To resume, send the offset of the last event that you received. For runs that ended a while ago, the stream has whole texts, calls, results and the end, but no deltas.",
@@ -203,7 +203,7 @@ func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 func waitRun(c *call, service engi.Agents, x engi.Run, see func(engi.RunUpdate)) (engi.Run, error) {
 	ctx, cancel := c.waiting()
 	defer cancel()
-	for e, err := range service.Watch(ctx, x.Owner, x.ID, 0) {
+	for e, err := range service.Watch(ctx, x.Owner.Viewer(), x.ID, 0) {
 		switch {
 		case err != nil:
 			return x, orEnded(ctx, err)
@@ -238,7 +238,7 @@ func (a *agents) watch(c *call, in *watchRun, _ none) error {
 	if err != nil {
 		return err
 	}
-	if _, err := a.service.Get(c, c.owner(), in.ID); err != nil {
+	if _, err := a.service.Get(c, c.viewer(), in.ID); err != nil {
 		return err // the stream has not started
 	}
 	return a.stream(c, in.ID, after)
@@ -252,11 +252,11 @@ func (a *agents) decide(c *call, in *aCall, q v1.CallDecision) error {
 	case !ok:
 		return engi.Errorf(engi.Unsupported, "these agents make their calls without a decision")
 	}
-	return d.Decide(c, c.owner(), in.ID, in.Call, *q.Allow, q.Reason)
+	return d.Decide(c, c.viewer(), in.ID, in.Call, *q.Allow, q.Reason)
 }
 
 func (a *agents) result(c *call, in *aCall, _ none) error {
-	data, err := a.service.FullResult(c, c.owner(), in.ID, in.Call)
+	data, err := a.service.FullResult(c, c.viewer(), in.ID, in.Call)
 	if err != nil {
 		return err
 	}

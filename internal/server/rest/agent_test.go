@@ -57,12 +57,12 @@ func TestChat(t *testing.T) {
 // spending knows of one owner.
 type spending struct{}
 
-func (spending) ModelUsage(_ context.Context, owner engi.Owner, since time.Time) (all []engi.ModelUsage, _ error) {
+func (spending) ModelUsage(_ context.Context, viewer engi.Viewer, since time.Time) (all []engi.ModelUsage, _ error) {
 	x := engi.ModelUsage{Owner: "ann", Day: time.Date(2026, 11, 22, 23, 59, 0, 0, time.UTC), Model: "openai:a", Tokens: engi.Tokens{Input: 7, Output: 5, Cost: 1_500_000, Calls: 2}}
-	if owner == "" {
+	if viewer == engi.Everyone {
 		all = append(all, x)
 	}
-	x.Owner = owner
+	x.Owner = viewer.Owner()
 	return append(all, x), nil
 }
 

@@ -94,22 +94,22 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, a.create),
 		paged(Route{Pattern: "GET " + appPath, ID: "list-apps", Summary: "List apps", Text: "The newest come first.", Access: look}, paging(service, engi.Apps.List), a.of, func(x v1.App) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-app", Summary: "Get an app", Access: look}, func(c *call, in *anApp) (v1.App, error) {
-			return to(a.of)(a.Get(c, c.owner(), in.ID))
+			return to(a.of)(a.Get(c, c.viewer(), in.ID))
 		}),
 		act(Route{Pattern: "DELETE " + one, ID: "remove-app", Summary: "Delete an app and its history", Access: change},
-			func(c *call, in *anApp, _ none) error { return a.Remove(c, c.owner(), in.ID) }),
+			func(c *call, in *anApp, _ none) error { return a.Remove(c, c.viewer(), in.ID) }),
 		fetch(Route{
 			Pattern: "POST " + one + "/open", ID: "open-app", Summary: "Open an app", Access: change,
 			Text: "Answers once the app's server responds, in the app's sandbox or in a new one with the files of the last revision.",
-		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.owner(), in.ID)) }),
+		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.viewer(), in.ID)) }),
 		fetch(Route{
 			Pattern: "POST " + one + "/stop", ID: "stop-app", Summary: "Stop an app", Access: change,
 			Text: "Destroys the app's sandbox and keeps its files and history. Stopping an app twice is no error.",
 		}, func(c *call, in *anApp) (v1.App, error) {
-			if err := a.Stop(c, c.owner(), in.ID); err != nil {
+			if err := a.Stop(c, c.viewer(), in.ID); err != nil {
 				return v1.App{}, err
 			}
-			return to(a.of)(a.Get(c, c.owner(), in.ID))
+			return to(a.of)(a.Get(c, c.viewer(), in.ID))
 		}),
 		raw(Route{
 			Pattern: "POST " + one + "/apply", ID: "apply-to-app", Summary: "Apply a model's text to an app", Access: change,
@@ -133,7 +133,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		act(Route{
 			Pattern: "POST " + one + "/cancel", ID: "cancel-apply", Summary: "Cancel the running apply or edit", Access: change,
 			Text: "A cancelled apply changes nothing. A cancelled edit keeps the applies that have ended. If neither is running, the answer is a conflict.",
-		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.owner(), in.ID) }),
+		}, func(c *call, in *anApp, _ none) error { return a.Cancel(c, c.viewer(), in.ID) }),
 		raw(Route{
 			Pattern: "GET " + one + "/stream", ID: "watch-app", Summary: "Watch an app", Access: look,
 			Text: "Streams the app's events as they happen. Without after, the first event is the app's current state. A client that reconnects with the seq of the last event it received misses only " +
@@ -147,7 +147,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, a.rollback),
 		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-app-revisions", Summary: "List the revisions of an app", Text: "The newest come first.", Access: look},
 			func(c *call, in *listRevisions, p engi.Paging) ([]engi.Revision, error) {
-				return a.Revisions(c, c.owner(), in.ID, p)
+				return a.Revisions(c, c.viewer(), in.ID, p)
 			}, revisionOf, func(x v1.AppRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{
 			Pattern: "GET " + one + "/diff", ID: "diff-app", Summary: "Compare two revisions of an app", Access: look,
@@ -167,7 +167,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 			Pattern: "GET " + one + "/logs", ID: "get-app-logs", Summary: "Get the log of an app's server", Access: look,
 			Text: "Returns the end of the log and the problems found in it. If the app is stopped, the answer is a conflict.",
 		}, func(c *call, in *getAppLogs) (v1.AppLogs, error) {
-			x, err := a.Logs(c, c.owner(), in.ID, in.After, in.Max)
+			x, err := a.Logs(c, c.viewer(), in.ID, in.After, in.Max)
 			out := v1.AppLogs{Text: strings.ToValidUTF8(x.Text, "\uFFFD"), Truncated: x.Truncated, Mark: x.Mark, Faults: []v1.AppFault{}}
 			for _, f := range x.Faults {
 				out.Faults = append(out.Faults, v1.AppFault(f))
@@ -238,7 +238,7 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	if !(q.MaxCost >= 0 && q.MaxCost <= 1e9) {
 		check.addf("max_cost", "it is not between 0 and a billion")
 	}
-	spec := engi.EditSpec{Owner: c.owner(), App: app, Prompt: q.Prompt, Model: q.Model, Rounds: q.MaxRounds, MaxCost: int64(q.MaxCost * 1e6), Actor: c.auth.ID, Idempotency: c.key}
+	spec := engi.EditSpec{Viewer: c.viewer(), App: app, Prompt: q.Prompt, Model: q.Model, Rounds: q.MaxRounds, MaxCost: int64(q.MaxCost * 1e6), Actor: c.auth.ID, Idempotency: c.key}
 	if q.MaxCost > 0 && spec.MaxCost == 0 {
 		spec.MaxCost = 1
 	}
@@ -250,7 +250,7 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
 	}
 	check.also(spec.Faults())
-	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
+	if _, err := a.Get(c, c.viewer(), app); err != nil { // check before reading the body
 		return 0, err
 	}
 	if err := check.err(); err != nil {
@@ -269,8 +269,8 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 		defer c.free(body)
 		q.Text = string(body)
 	}
-	spec := engi.ApplySpec{Owner: c.owner(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key}
-	if _, err := a.Get(c, c.owner(), app); err != nil { // check before reading the body
+	spec := engi.ApplySpec{Viewer: c.viewer(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key}
+	if _, err := a.Get(c, c.viewer(), app); err != nil { // check before reading the body
 		return 0, err
 	}
 	if err := spec.Faults().Err(); err != nil {
@@ -290,7 +290,7 @@ func (a *apps) watch(c *call, in *watchApp, _ none) error {
 			return err
 		}
 	}
-	x, err := a.Get(c, c.owner(), in.ID) // the stream has not started
+	x, err := a.Get(c, c.viewer(), in.ID) // the stream has not started
 	if err != nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, l
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.AppUpdate, error] {
 		return func(yield func(engi.AppUpdate, error) bool) {
 			if first == nil || yield(*first, nil) {
-				a.Watch(ctx, c.owner(), app, after)(yield)
+				a.Watch(ctx, c.viewer(), app, after)(yield)
 			}
 		}
 	}, func(out *httpio.EventWriter, x engi.AppUpdate) (bool, error) {
@@ -325,10 +325,10 @@ func (a *apps) stream(c *call, app string, after int64, first *engi.AppUpdate, l
 
 func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevision, error) {
 	if q.Snapshot {
-		return to(revisionOf)(a.Restore(c, c.owner(), in.ID, q.Revision))
+		return to(revisionOf)(a.Restore(c, c.viewer(), in.ID, q.Revision))
 	}
 	if q.Revision == 0 {
-		last, err := a.Revisions(c, c.owner(), in.ID, engi.Paging{Limit: 1})
+		last, err := a.Revisions(c, c.viewer(), in.ID, engi.Paging{Limit: 1})
 		switch {
 		case err != nil:
 			return v1.AppRevision{}, err
@@ -337,11 +337,11 @@ func (a *apps) rollback(c *call, in *anApp, q v1.RollbackRequest) (v1.AppRevisio
 		}
 		q.Revision = last[0].Parent
 	}
-	return to(revisionOf)(a.Rollback(c, c.owner(), in.ID, q.Revision))
+	return to(revisionOf)(a.Rollback(c, c.viewer(), in.ID, q.Revision))
 }
 
 func (a *apps) diff(c *call, in *diffApp, _ none) error {
-	text, err := a.Diff(c, c.owner(), in.ID, in.From, in.To)
+	text, err := a.Diff(c, c.viewer(), in.ID, in.From, in.To)
 	if err != nil {
 		return err
 	}
@@ -362,14 +362,14 @@ func (c *call) replyText(text string) {
 // files returns the files of a revision. It stores the revision's number in in, so that
 // later reads are of the same revision.
 func (a *apps) files(c *call, in *ofRevision) ([]engi.AppFile, error) {
-	x, err := a.Get(c, c.owner(), in.ID)
+	x, err := a.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return nil, err
 	}
 	if in.Revision == 0 {
 		in.Revision = x.Revision
 	}
-	return a.Files(c, c.owner(), in.ID, in.Revision)
+	return a.Files(c, c.viewer(), in.ID, in.Revision)
 }
 
 func (a *apps) file(c *call, in *getAppFile, _ none) error {
@@ -381,7 +381,7 @@ func (a *apps) file(c *call, in *getAppFile, _ none) error {
 	if i < 0 {
 		return engi.Errorf(engi.NotFound, "revision %d of app %s has no file %.100q", in.Revision, in.ID, in.Path).WithRemedy("list its files")
 	}
-	f, err := a.File(c, c.owner(), in.ID, in.Path, in.Revision)
+	f, err := a.File(c, c.viewer(), in.ID, in.Path, in.Revision)
 	if err != nil {
 		return err
 	}
@@ -425,7 +425,7 @@ func (a *apps) list(c *call, in *listAppFiles) (v1.AppFiles, error) {
 
 // content adds the content of a file to its description.
 func (a *apps) content(c *call, in *listAppFiles, f engi.AppFile, to *v1.AppFile) error {
-	r, err := a.File(c, c.owner(), in.ID, f.Path, in.Revision)
+	r, err := a.File(c, c.viewer(), in.ID, f.Path, in.Revision)
 	if err != nil {
 		return err
 	}
@@ -443,7 +443,7 @@ func (a *apps) content(c *call, in *listAppFiles, f engi.AppFile, to *v1.AppFile
 }
 
 func (a *apps) zip(c *call, in *ofRevision, _ none) error {
-	x, err := a.Get(c, c.owner(), in.ID)
+	x, err := a.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return err
 	}
@@ -453,7 +453,7 @@ func (a *apps) zip(c *call, in *ofRevision, _ none) error {
 	h.Set("Content-Type", "application/zip")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": x.Name + ".zip"}))
-	err = a.Zip(ctx, c.owner(), in.ID, in.Revision, httpio.DeadlineWriter{W: c})
+	err = a.Zip(ctx, c.viewer(), in.ID, in.Revision, httpio.DeadlineWriter{W: c})
 	if c.gone() {
 		return nil
 	}
@@ -461,7 +461,7 @@ func (a *apps) zip(c *call, in *ofRevision, _ none) error {
 }
 
 func (a *apps) status(c *call, in *anApp) (v1.AppStatus, error) {
-	x, err := a.Status(c, c.owner(), in.ID)
+	x, err := a.Status(c, c.viewer(), in.ID)
 	alerts := make([]v1.AppAlert, len(x.Alerts))
 	for i, y := range x.Alerts {
 		alerts[i] = v1.AppAlert{Metric: y.Metric, Value: y.Value, Limit: y.Limit, Action: string(y.Action), Text: y.Text, Since: y.Since.UTC(), Seq: y.Seq}

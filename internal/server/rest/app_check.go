@@ -29,7 +29,7 @@ func (a *apps) inspecting(one string) []Route {
 }
 
 func (a *apps) check(c *call, in *anApp) (v1.AppCheck, error) {
-	x, err := a.Check(c, c.owner(), in.ID)
+	x, err := a.Check(c, c.viewer(), in.ID)
 	out := v1.AppCheck{Revision: x.Revision, Problems: make([]v1.AppFault, len(x.Problems)), Warning: x.Warning}
 	for i, p := range x.Problems {
 		out.Problems[i] = v1.AppFault(p)
@@ -38,7 +38,7 @@ func (a *apps) check(c *call, in *anApp) (v1.AppCheck, error) {
 }
 
 func (a *apps) screenshot(c *call, in *anApp, q v1.ScreenshotRequest) error {
-	image, err := a.Screenshot(c, engi.ScreenshotSpec{Owner: c.owner(), App: in.ID, Path: q.Path, Width: q.Width, Height: q.Height})
+	image, err := a.Screenshot(c, engi.ScreenshotSpec{Viewer: c.viewer(), App: in.ID, Path: q.Path, Width: q.Width, Height: q.Height})
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func (a *apps) publishing(one string) []Route {
 			Text: "Saves the app's sandbox with its memory, processes and databases, and attaches the snapshot to the last revision, which is the answer. The snapshot counts against the owner's quota. " +
 				"An app keeps five snapshots; a sixth replaces the oldest. Pages that are open in a browser reload.",
 		}, func(c *call, in *anApp) (v1.AppRevision, error) {
-			return to(revisionOf)(a.Snapshot(c, c.owner(), in.ID))
+			return to(revisionOf)(a.Snapshot(c, c.viewer(), in.ID))
 		}),
 		send(Route{
 			Pattern: "POST " + one + "/branch", ID: "branch-app", Summary: "Create an app from a revision of another app", Access: change, Optional: true,
@@ -47,16 +47,16 @@ func (a *apps) publishing(one string) []Route {
 			Text: "Runs npm run build in the app's sandbox, and serves the files in dist at published.url until the app is deleted. Serving needs no sandbox. " +
 				"The new build replaces the published one at once. If the app has no build script, or the build fails, the answer is a conflict, and the published build stays.",
 		}, func(c *call, in *anApp, q v1.PublishRequest) (v1.App, error) {
-			return to(a.of)(a.Publish(c, engi.PublishSpec{Owner: c.owner(), App: in.ID, Private: q.Private}))
+			return to(a.of)(a.Publish(c, engi.PublishSpec{Viewer: c.viewer(), App: in.ID, Private: q.Private}))
 		}),
 		fetch(Route{
 			Pattern: "POST " + one + "/unpublish", ID: "unpublish-app", Summary: "Unpublish an app", Access: change,
 			Text: "Unpublishing an app twice is no error.",
 		}, func(c *call, in *anApp) (v1.App, error) {
-			if err := a.Unpublish(c, c.owner(), in.ID); err != nil {
+			if err := a.Unpublish(c, c.viewer(), in.ID); err != nil {
 				return v1.App{}, err
 			}
-			return to(a.of)(a.Get(c, c.owner(), in.ID))
+			return to(a.of)(a.Get(c, c.viewer(), in.ID))
 		}),
 		send(Route{
 			Pattern: "POST " + one + "/publish/link", ID: "link-publication", Summary: "Create a link to a private published app", Access: change, Optional: true,
@@ -75,7 +75,7 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 	if err := check.err(); err != nil {
 		return v1.App{}, err
 	}
-	x, err := a.Branch(c, engi.BranchSpec{Owner: c.owner(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
+	x, err := a.Branch(c, engi.BranchSpec{Viewer: c.viewer(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
 	if err == nil {
 		c.location(appPath, string(x.ID))
 	}
@@ -83,7 +83,7 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 }
 
 func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.AppLink, error) {
-	x, err := a.Get(c, c.owner(), in.ID)
+	x, err := a.Get(c, c.viewer(), in.ID)
 	if err == nil && a.ports == nil {
 		err = missing(false, "previews of ports")
 	}
@@ -102,7 +102,7 @@ func (a *apps) link(c *call, in *anApp, q v1.LinkRequest) (v1.AppLink, error) {
 func goodFor(q v1.LinkRequest) time.Duration { return cmp.Or(q.TTL.Std(), time.Hour) }
 
 func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
-	x, err := a.Get(c, c.owner(), in.ID)
+	x, err := a.Get(c, c.viewer(), in.ID)
 	switch {
 	case err != nil:
 		return v1.Link{}, err

@@ -7,7 +7,7 @@ import (
 )
 
 func (a *apps) manifest(c *call, in *ofRevision) (v1.AppManifest, error) {
-	x, err := a.Manifest(c, c.owner(), in.ID, in.Revision)
+	x, err := a.Manifest(c, c.viewer(), in.ID, in.Revision)
 	out := v1.AppManifest{
 		AppID: string(x.App), Revision: x.Revision, Entry: text(x.Entry), Files: []v1.AppSource{}, Components: []v1.AppComponent{}, Routes: []v1.AppRoute{}, Styles: texts(x.Styles),
 		Packages: map[string]string{}, Problems: []v1.AppSyntaxError{}, Truncated: x.Truncated,

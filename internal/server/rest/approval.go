@@ -36,7 +36,7 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 	return Resource{tag: "approvals", about: "requests of sandboxes that wait for somebody to decide", routes: []Route{
 		list(Route{Pattern: "GET " + approvalPath, ID: "list-approvals", Summary: "List approvals", Text: "The newest come first.", Access: look},
 			func(c *call, in *listApprovals) ([]engi.Approval, error) {
-				return service.List(c, c.owner(), engi.ApprovalFilter{State: engi.ApprovalState(in.State), Remembered: in.Remembered, Limit: in.Limit})
+				return service.List(c, c.viewer(), engi.ApprovalFilter{State: engi.ApprovalState(in.State), Remembered: in.Remembered, Limit: in.Limit})
 			}, approvalOf),
 		raw(Route{
 			Pattern: "GET " + approvalPath + "/events", ID: "list-approval-events", Summary: "List or stream events of approvals", Access: look,
@@ -52,7 +52,7 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 			}),
 		fetch(Route{Pattern: "GET " + one, ID: "get-approval", Summary: "Get an approval", Access: look},
 			func(c *call, in *anApproval) (v1.Approval, error) {
-				return to(approvalOf)(service.Get(c, c.owner(), in.ID))
+				return to(approvalOf)(service.Get(c, c.viewer(), in.ID))
 			}),
 		send(Route{
 			Pattern: "POST " + one + "/decision", ID: "decide-approval", Summary: "Decide on an approval", Access: change,
@@ -64,12 +64,12 @@ func Approvals(service engi.Approvals, log engi.Events) Resource {
 			if err != nil {
 				return v1.Approval{}, err
 			}
-			return to(approvalOf)(service.Decide(c, c.owner(), in.ID, x))
+			return to(approvalOf)(service.Decide(c, c.viewer(), in.ID, x))
 		}),
 		act(Route{
 			Pattern: "DELETE " + one + "/remembered", ID: "forget-approval", Summary: "Delete a remembered decision", Access: change,
 			Text: "Later requests of that kind wait for a decision again. The record of the decision stays.",
-		}, func(c *call, in *anApproval, _ none) error { return service.Forget(c, c.owner(), in.ID) }),
+		}, func(c *call, in *anApproval, _ none) error { return service.Forget(c, c.viewer(), in.ID) }),
 	}}
 }
 

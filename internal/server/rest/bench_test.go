@@ -24,7 +24,7 @@ var answered = engi.Execution{
 func (instant) Start(context.Context, engi.ExecutionSpec) (engi.Execution, error) {
 	return answered, nil
 }
-func (instant) Wait(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+func (instant) Wait(context.Context, engi.Viewer, engi.ExecutionID) (engi.Execution, error) {
 	return answered, nil
 }
 

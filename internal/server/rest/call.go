@@ -47,15 +47,15 @@ func (c *call) owner() engi.Owner {
 	case Shared:
 		panic("rest: " + c.route.Pattern + " is about the node's objects") // a mistake in the table of routes; every test would show it
 	}
-	return c.viewer()
+	return c.viewer().Owner()
 }
 
-// viewer returns the owner whose objects the caller sees; empty, which means all, for an admin.
-func (c *call) viewer() engi.Owner {
-	if c.auth.Admin {
-		return ""
+// viewer returns the viewer of the objects that the route looks up; see [Objects].
+func (c *call) viewer() engi.Viewer {
+	if c.auth.Admin && (c.route.Objects != Owned || c.auth.Owner == "") {
+		return engi.Everyone
 	}
-	return c.auth.Owner
+	return c.auth.Owner.Viewer()
 }
 
 // WriteHeader implements http.ResponseWriter.
@@ -187,7 +187,7 @@ func (c *call) admit() error {
 	c.auth = k
 	c.Context = engi.WithActor(c.Context, k.ID)
 	if k.Owner == "" && !k.Admin {
-		// The empty owner sees all objects.
+		// The empty owner is the node itself.
 		return engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
 	return c.route.Allows(k)

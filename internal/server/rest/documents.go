@@ -11,7 +11,7 @@ import (
 
 const documentPath = "/v1/docs"
 
-type library struct{ engi.Docs }
+type documents struct{ engi.Docs }
 
 type aDocument = byID[engi.DocumentID]
 
@@ -26,7 +26,7 @@ type searchDocuments struct {
 // Docs returns the routes of indexed documentation and code modules; service may be
 // nil.
 func Docs(service engi.Docs) Resource {
-	l := &library{service}
+	d := &documents{service}
 	absent := absentUnless(service != nil, "this node has no docs", "switch it on in its configuration: off = false in section [docs]")
 	look, change := reads(engi.ScopeDocs), writes(engi.ScopeDocs)
 	return Resource{tag: "docs", about: "documentation and code modules that agents can search", missing: absent, routes: []Route{
@@ -36,15 +36,15 @@ func Docs(service engi.Docs) Resource {
 				"The node fetches documents by URL only if its operator allows it; text can always be sent.",
 			Creates: "a repeated key returns the first document without fetching it again",
 			Status:  http.StatusCreated, Location: "address of the document",
-		}, l.add),
+		}, d.add),
 		paged(Route{Pattern: "GET " + documentPath, ID: "list-documents", Summary: "List documents", Text: "Lists the documents of the caller and of the node, ordered by package and title.", Access: look},
-			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return l.Documents(c, c.owner(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
+			func(c *call, _ *page, p engi.Paging) ([]engi.Document, error) { return d.Documents(c, c.viewer(), p) }, documentOf, func(x v1.Document) string { return x.ID }),
 		fetch(Route{
 			Pattern: "GET " + documentPath + "/search", ID: "search-documents", Summary: "Search documents and modules", Access: look,
 			Text: "Searches passages of documents by meaning and by words, and saved modules. The answer names the embedding model that was used.",
 		}, func(c *call, in *searchDocuments) (v1.Finding, error) {
-			x, err := l.Search(c, engi.SearchSpec{
-				Owner: c.owner(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
+			x, err := d.Search(c, engi.SearchSpec{
+				Viewer: c.viewer(), Session: in.Session, Text: in.Query, Package: in.Package, Mode: engi.SearchMode(in.Mode), Limit: in.Limit,
 			})
 			return v1.Finding{Hits: listOf(x.Hits, hitOf).Items, Embedder: x.Embedder, Note: x.Note}, err
 		}),
@@ -54,12 +54,12 @@ func Docs(service engi.Docs) Resource {
 		list(Route{
 			Pattern: "POST " + documentPath + "/refresh", ID: "refresh-documents", Summary: "Fetch changed documents again", Access: change,
 			Text: "Checks the sources of the caller's documents, and fetches the documents that have changed.",
-		}, func(c *call, _ *none) ([]engi.Document, error) { return l.Refresh(c, c.owner(), "") }, documentOf),
+		}, func(c *call, _ *none) ([]engi.Document, error) { return d.Refresh(c, c.viewer(), "") }, documentOf),
 		fetch(Route{
 			Pattern: "POST " + documentPath + "/{id}/refresh", ID: "refresh-document", Summary: "Fetch a document again", Access: change,
 			Text: "If the source cannot be read, the document keeps its older text, and error says why.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
-			xs, err := l.Refresh(c, c.owner(), in.ID)
+			xs, err := d.Refresh(c, c.viewer(), in.ID)
 			if err == nil && len(xs) != 1 {
 				err = engi.Errorf(engi.Internal, "refresh %s: %d documents", in.ID, len(xs))
 			}
@@ -72,7 +72,7 @@ func Docs(service engi.Docs) Resource {
 			Pattern: "GET " + documentPath + "/{id}", ID: "get-document", Summary: "Get a document", Access: look,
 			Text: "Returns the record of the document. Use search to read its text.",
 		}, func(c *call, in *aDocument) (v1.Document, error) {
-			return to(documentOf)(l.find(c, in.ID))
+			return to(documentOf)(d.find(c, in.ID))
 		}),
 		act(Route{
 			Pattern: "DELETE " + documentPath + "/{id}", ID: "remove-document", Summary: "Delete a document", Access: change,
@@ -82,23 +82,23 @@ func Docs(service engi.Docs) Resource {
 			Pattern: "POST " + sessionPath + "/{id}/modules", ID: "save-modules", Summary: "Save modules of a session", Access: change,
 			Text: "Describes files below /workspace so that searches find them. The source stays in the session's volume; with scope user, a copy is kept for the owner's other sessions. " +
 				"Answers with all modules that the session can find.",
-		}, l.save),
+		}, d.save),
 		list(Route{Pattern: "GET " + sessionPath + "/{id}/modules", ID: "list-session-modules", Summary: "List the saved modules that a session finds", Text: "Lists the session's own modules, and the owner's modules of scope user.", Access: look},
-			func(c *call, in *aSession) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), in.ID) }, moduleOf),
+			func(c *call, in *aSession) ([]engi.CodeModule, error) { return d.Modules(c, c.viewer(), in.ID) }, moduleOf),
 		list(Route{Pattern: "GET /v1/modules", ID: "list-modules", Summary: "List the saved modules of all sessions", Text: "All sessions of the owner find these modules.", Access: look},
-			func(c *call, _ *none) ([]engi.CodeModule, error) { return l.Modules(c, c.owner(), "") }, moduleOf),
+			func(c *call, _ *none) ([]engi.CodeModule, error) { return d.Modules(c, c.viewer(), "") }, moduleOf),
 	}}
 }
 
-func (l *library) find(c *call, id engi.DocumentID) (engi.Document, error) {
-	xs, err := l.Documents(c, c.viewer(), engi.Paging{}, id)
+func (d *documents) find(c *call, id engi.DocumentID) (engi.Document, error) {
+	xs, err := d.Documents(c, c.viewer(), engi.Paging{}, id)
 	if err != nil || len(xs) == 1 {
 		return append(xs, engi.Document{})[0], err
 	}
 	return engi.Document{}, engi.Errorf(engi.NotFound, "there is no document %s", id)
 }
 
-func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, error) {
+func (d *documents) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, error) {
 	var check checker
 	if q.URL == "" && q.Text == "" {
 		check.addf("text", "it is missing: send text, or url")
@@ -112,10 +112,10 @@ func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, erro
 	// A document of an admin without an owner is visible to all.
 	x, err := once(c, q, idempotency.Creation[engi.Document]{
 		Work: func([]string) (engi.Document, error) {
-			return l.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
+			return d.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
 		},
 		Made: func(x engi.Document) []string { return []string{string(x.ID)} },
-		Find: func(ids []string, _ bool) (engi.Document, error) { return l.find(c, engi.DocumentID(ids[0])) },
+		Find: func(ids []string, _ bool) (engi.Document, error) { return d.find(c, engi.DocumentID(ids[0])) },
 	})
 	if err == nil {
 		c.location(documentPath, string(x.ID))
@@ -123,7 +123,7 @@ func (l *library) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, erro
 	return documentOf(x), err
 }
 
-func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[v1.CodeModule], error) {
+func (d *documents) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[v1.CodeModule], error) {
 	var check checker
 	if len(q.Modules) == 0 {
 		check.addf("modules", "it is missing")
@@ -139,12 +139,12 @@ func (l *library) save(c *call, in *aSession, q v1.CodeModulesRequest) (v1.List[
 	}
 	err := check.err()
 	if err == nil {
-		err = l.SaveModules(c, c.owner(), in.ID, all)
+		err = d.SaveModules(c, c.viewer(), in.ID, all)
 	}
 	if err != nil {
 		return v1.List[v1.CodeModule]{}, err
 	}
-	xs, err := l.Modules(c, c.owner(), in.ID)
+	xs, err := d.Modules(c, c.viewer(), in.ID)
 	return listOf(xs, moduleOf), err
 }
 

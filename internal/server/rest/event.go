@@ -90,7 +90,7 @@ func Functions(log engi.Events, service engi.Functions) Resource {
 			func(*call, *none) ([]engi.Function, error) { return service.Functions(), nil }, functionOf),
 		list(Route{Pattern: "GET " + functionPath + "/runs", ID: "list-function-runs", Summary: "List function runs", Text: "The newest runs come first, without their steps.", Access: look},
 			func(c *call, in *listFunctionRuns) ([]engi.FunctionRun, error) {
-				return service.Runs(c, c.owner(), engi.FunctionFilter{Type: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
+				return service.Runs(c, c.viewer(), engi.FunctionFilter{Type: in.Name, Function: in.Function, Event: in.Event, State: engi.FunctionState(in.State), Limit: in.Limit})
 			}, functionRunOf),
 		fetch(Route{
 			Pattern: "GET " + functionPath + "/runs/{id}", ID: "get-function-run", Summary: "Get a function run", Access: look,
@@ -118,7 +118,7 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 	}
 	if c.form == httpio.JSON {
 		f.After, f.Oldest = max(after, 0), after >= 0
-		all, err := e.log.List(c, c.owner(), f)
+		all, err := e.log.List(c, c.viewer(), f)
 		if err != nil {
 			return err
 		}
@@ -136,7 +136,7 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 	}
 	f.After = after
 	sent := 0
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.owner(), f) },
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.viewer(), f) },
 		func(out *httpio.EventWriter, x engi.Event) (bool, error) {
 			after = x.Seq
 			sent++
@@ -146,7 +146,7 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 }
 
 func (e *events) get(c *call, in *anEvent) (v1.Event, error) {
-	x, err := e.log.Get(c, c.owner(), in.ID)
+	x, err := e.log.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return v1.Event{}, err
 	}
@@ -159,7 +159,7 @@ func (e *events) withRuns(c *call, x engi.Event) (v1.Event, error) {
 	if e.functions == nil {
 		return out, nil
 	}
-	runs, err := e.functions.Runs(c, x.Owner, engi.FunctionFilter{Event: x.ID})
+	runs, err := e.functions.Runs(c, x.Owner.Viewer(), engi.FunctionFilter{Event: x.ID})
 	slices.Reverse(runs) // in the order of their start
 	for _, r := range runs {
 		out.RunIDs = append(out.RunIDs, string(r.ID))
@@ -196,7 +196,7 @@ func (e *events) mayStart(c *call, kind string) error {
 }
 
 func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, error) {
-	old, err := e.log.Get(c, c.owner(), in.ID)
+	old, err := e.log.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return v1.Event{}, err
 	}
@@ -205,12 +205,12 @@ func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, err
 	}
 	x, err := once(c, q, idempotency.Creation[engi.Event]{
 		Work: func([]string) (engi.Event, error) {
-			x, _, err := e.functions.Replay(c, c.owner(), in.ID, q.Function)
+			x, _, err := e.functions.Replay(c, c.viewer(), in.ID, q.Function)
 			return x, err
 		},
 		Made: func(x engi.Event) []string { return []string{string(x.ID)} },
 		Find: func(ids []string, _ bool) (engi.Event, error) {
-			return e.log.Get(c, c.owner(), engi.EventID(ids[0]))
+			return e.log.Get(c, c.viewer(), engi.EventID(ids[0]))
 		},
 	})
 	return e.sent(c, x, err)
@@ -235,9 +235,9 @@ func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
 	defer cancel()
 	ctx, cancel := context.WithTimeout(waiting, wait)
 	defer cancel()
-	x, err := e.functions.Wait(ctx, c.owner(), in.ID)
+	x, err := e.functions.Wait(ctx, c.viewer(), in.ID)
 	if engi.Is(err, engi.Expired) && waiting.Err() == nil {
-		x, err = e.functions.Run(c, c.owner(), in.ID) // the waiting time is over: return the run in its current state
+		x, err = e.functions.Run(c, c.viewer(), in.ID) // the waiting time is over: return the run in its current state
 	}
 	return functionRunOf(x), orEnded(waiting, err)
 }

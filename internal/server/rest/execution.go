@@ -191,7 +191,7 @@ func (x *executions) list(c *call, in *listExecutions) (v1.List[v1.ExecutionSumm
 		}
 		f.Before = before
 	}
-	xs, err := x.List(c, c.owner(), f)
+	xs, err := x.List(c, c.viewer(), f)
 	page := listOf(xs, summaryOf)
 	if len(xs) == in.Limit {
 		page.NextCursor = string(xs[len(xs)-1].ID)
@@ -212,11 +212,11 @@ func (x *executions) get(c *call, in *getExecution) (v1.Execution, error) {
 		ctx, cancel := context.WithTimeout(waiting, wait)
 		defer cancel()
 		// If the run was refused, its record says so; Get reports all other errors again.
-		if _, err := x.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
+		if _, err := x.Wait(ctx, c.viewer(), in.ID); err != nil && waiting.Err() != nil {
 			return v1.Execution{}, orEnded(waiting, err)
 		}
 	}
-	found, err := x.Get(c, c.owner(), in.ID)
+	found, err := x.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return v1.Execution{}, err
 	}
@@ -229,7 +229,7 @@ func (x *executions) watch(c *call, in *watchExecution, _ none) error {
 		return err
 	}
 	// NotFound is reported before the stream starts.
-	if _, err := x.Get(c, c.owner(), in.ID); err != nil {
+	if _, err := x.Get(c, c.viewer(), in.ID); err != nil {
 		return err
 	}
 	return x.stream(c, in.ID, from)
@@ -282,7 +282,7 @@ func (x *executions) stream(c *call, id engi.ExecutionID, from int64) error {
 }
 
 func (x *executions) artifact(c *call, in *anArtifact, _ none) error {
-	of, err := x.Get(c, c.owner(), in.ID)
+	of, err := x.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return err
 	}
@@ -290,7 +290,7 @@ func (x *executions) artifact(c *call, in *anArtifact, _ none) error {
 	if err != nil {
 		return err
 	}
-	f, err := x.Artifact(c, c.owner(), in.ID, in.Path)
+	f, err := x.Artifact(c, c.viewer(), in.ID, in.Path)
 	if err != nil {
 		return err
 	}

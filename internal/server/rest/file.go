@@ -132,7 +132,7 @@ func (f *files) at(c *call, id engi.SandboxID, path string, do func(engi.Guest) 
 	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return err
 	}
-	g, release, err := f.sandboxes.Enter(c, c.owner(), id)
+	g, release, err := f.sandboxes.Enter(c, c.viewer(), id)
 	if err != nil {
 		return err
 	}

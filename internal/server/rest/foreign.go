@@ -35,6 +35,9 @@ func (x *Exchange) Context() context.Context { return x.c.Context }
 // Owner returns the owner whose objects the route uses; see [Objects].
 func (x *Exchange) Owner() engi.Owner { return x.c.owner() }
 
+// Viewer returns the viewer of the objects that the route looks up; see [Objects].
+func (x *Exchange) Viewer() engi.Viewer { return x.c.viewer() }
+
 // IdempotencyKey returns the request's Idempotency-Key; empty if it has none, or
 // the route ignores it.
 func (x *Exchange) IdempotencyKey() string { return x.c.key }

@@ -51,7 +51,7 @@ func (w *workspaces) gitRefs(c *call, in *getGitRefs, _ none) error {
 		return engi.Errorf(engi.Unsupported, "git can fetch from workspaces and push to them; %.60q is neither", in.Service).WithRemedy("use 'git clone', 'git fetch' or 'git push'")
 	}
 	c.answerGit(in.Service, "advertisement")
-	return w.GitRefs(c, c.owner(), in.ID, in.Service == gitPushed, httpio.DeadlineWriter{W: c})
+	return w.GitRefs(c, c.viewer(), in.ID, in.Service == gitPushed, httpio.DeadlineWriter{W: c})
 }
 
 // answerGit sets the headers of an answer to a git client.
@@ -73,7 +73,7 @@ func (c *call) decompressed(body io.Reader) (io.Reader, error) {
 }
 
 func (w *workspaces) gitFetch(c *call, in *aWorkspace, _ none) error {
-	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // check before reading the body
+	if _, err := w.Get(c, c.viewer(), in.ID); err != nil { // check before reading the body
 		return err
 	}
 	body, err := c.readBody()
@@ -86,7 +86,7 @@ func (w *workspaces) gitFetch(c *call, in *aWorkspace, _ none) error {
 		return err
 	}
 	c.answerGit(gitFetched, "result")
-	return w.GitFetch(c, c.owner(), in.ID, request, httpio.DeadlineWriter{W: c})
+	return w.GitFetch(c, c.viewer(), in.ID, request, httpio.DeadlineWriter{W: c})
 }
 
 func (w *workspaces) gitPush(c *call, in *aWorkspace, _ none) error {
@@ -97,5 +97,5 @@ func (w *workspaces) gitPush(c *call, in *aWorkspace, _ none) error {
 		return err
 	}
 	c.answerGit(gitPushed, "result")
-	return w.GitPush(c, c.owner(), in.ID, request, httpio.DeadlineWriter{W: c})
+	return w.GitPush(c, c.viewer(), in.ID, request, httpio.DeadlineWriter{W: c})
 }

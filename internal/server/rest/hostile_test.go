@@ -32,8 +32,8 @@ type full struct {
 	limit int64
 }
 
-func (f full) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	g, release, err := f.Sandboxes.Enter(ctx, owner, id)
+func (f full) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
+	g, release, err := f.Sandboxes.Enter(ctx, viewer, id)
 	return fullGuest{g, f.limit}, release, err
 }
 

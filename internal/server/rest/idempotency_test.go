@@ -243,12 +243,12 @@ type halfway struct {
 	made engi.SandboxID
 }
 
-func (h *halfway) Fork(ctx context.Context, owner engi.Owner, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
+func (h *halfway) Fork(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.ForkSpec) ([]engi.Forked, error) {
 	if !h.die {
-		return h.Lifecycle.Fork(ctx, owner, id, spec)
+		return h.Lifecycle.Fork(ctx, viewer, id, spec)
 	}
 	h.made = spec.IDs[0]
-	if _, err := h.Lifecycle.Fork(ctx, owner, id, engi.ForkSpec{Count: 1, IDs: spec.IDs[:1]}); err != nil {
+	if _, err := h.Lifecycle.Fork(ctx, viewer, id, engi.ForkSpec{Count: 1, IDs: spec.IDs[:1]}); err != nil {
 		return nil, err
 	}
 	return nil, engi.Errorf(engi.Unavailable, "the server was killed")

@@ -36,7 +36,7 @@ func Keys(service engi.Keys) Resource {
 		act(Route{
 			Pattern: "DELETE " + keyPath + "/{id}", ID: "revoke-key", Summary: "Revoke an API key", Access: writes(engi.ScopeKeys),
 			Text: "The key stops working at once and cannot be restored. Revoking a key twice is no error.",
-		}, func(c *call, in *aKey, _ none) error { return k.Revoke(c, c.owner(), in.ID) }),
+		}, func(c *call, in *aKey, _ none) error { return k.Revoke(c, c.viewer(), in.ID) }),
 	}}
 }
 

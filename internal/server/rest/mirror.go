@@ -13,12 +13,12 @@ import (
 
 const mirrorPath = "/v1/mirror"
 
-type mirrorResource struct{ *mirror.Broker }
+type mirrorResource struct{ *mirror.Server }
 
-// Mirror returns the routes of the mirror of package registries; broker may be nil.
-func Mirror(broker *mirror.Broker) Resource {
-	m := mirrorResource{broker}
-	absent := absentUnless(broker != nil, "this node serves no packages", "its sandboxes have no network: 'engi doctor' says why")
+// Mirror returns the routes of the mirror of package registries; server may be nil.
+func Mirror(server *mirror.Server) Resource {
+	m := mirrorResource{server}
+	absent := absentUnless(server != nil, "this node serves no packages", "its sandboxes have no network: 'engi doctor' says why")
 	return Resource{tag: "mirror", about: "a cache of public package registries for sandboxes", missing: absent, routes: []Route{
 		fetch(Route{Pattern: "GET " + mirrorPath, ID: "get-mirror", Summary: "Get the state of the package mirror", Text: "Returns the size of the cache and the number of requests. Needs an admin key.", Access: Access{Admin: true}, Objects: Shared}, m.get),
 		act(Route{Pattern: "DELETE " + mirrorPath, ID: "clear-mirror", Summary: "Delete all packages from the mirror", Text: "Packages are fetched again when they are requested. Needs an admin key.", Access: adminOnly, Objects: Shared},

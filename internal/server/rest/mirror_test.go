@@ -14,7 +14,7 @@ import (
 	"github.com/engi-dev/engi/test/apitest"
 )
 
-// TestMirror warms the package broker, looks at it and clears it.
+// TestMirror warms the package mirror, looks at it and clears it.
 func TestMirror(t *testing.T) {
 	crate := "crate"
 	var registry *httptest.Server
@@ -31,12 +31,12 @@ func TestMirror(t *testing.T) {
 		}
 	}))
 	defer registry.Close()
-	broker, err := mirror.New(mirror.Options{Dir: t.TempDir(), Upstreams: map[string]string{"crates": registry.URL}})
+	mirror, err := mirror.New(mirror.Options{Dir: t.TempDir(), Upstreams: map[string]string{"crates": registry.URL}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer broker.Close()
-	w := newFixture(t, func(o *apitest.Options) { o.Mirror = broker })
+	defer mirror.Close()
+	w := newFixture(t, func(o *apitest.Options) { o.Mirror = mirror })
 	admin := []string{"Authorization", "Bearer " + w.Admin}
 	lock := `name = \"some\"\nversion = \"1.2.3\"\nsource = \"registry+x\"\nname = \"gone\"\nsource = \"registry+x\"\n`
 	rec := ask(t, w, "POST", "/v1/mirror/warm", `{"files":[{"name":"Cargo.lock","content":"`+lock+`"}]}`, admin...)

@@ -51,7 +51,7 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 			Pattern: "GET " + path, ID: "get-network", Summary: "Get the network policy of a sandbox", Access: reads(engi.ScopeSandboxes),
 			Text: "Returns the policy as it was set. Passwords of proxies are never shown.",
 		}, func(c *call, in *aSandbox) (v1.NetworkPolicy, error) {
-			x, err := sandboxes.Get(c, c.owner(), in.ID)
+			x, err := sandboxes.Get(c, c.viewer(), in.ID)
 			return policyOf(x.Network), err
 		}),
 		send(Route{
@@ -70,7 +70,7 @@ func Networks(sandboxes engi.Sandboxes, log engi.NetworkLog) Resource {
 		}, n.set),
 		raw(Route{
 			Pattern: "GET " + path + "/events", ID: "list-network-events", Summary: "List the connections of a sandbox", Access: reads(engi.ScopeSandboxes),
-			missing: missing(log != nil, "log of what crosses the wall"),
+			missing: missing(log != nil, "log of what crosses the egress gateway"),
 			Text: "Lists every decision about a connection, oldest first: whether it was allowed, by which rule and why. The node keeps the latest decisions of each sandbox. " +
 				"A client that reconnects with the seq of the last event it received loses nothing that is kept. Streams that follow send heartbeats: events of type heartbeat in NDJSON, comments in SSE.",
 			Answers: append([]answer{jsonOf[v1.List[v1.NetworkRecord]](200, nil)}, streamOf[v1.NetworkRecord](exampleEvent, httpio.SSE, httpio.NDJSON)...),
@@ -289,7 +289,7 @@ func keepPassword(c *call, sandboxes engi.Sandboxes, id engi.SandboxID, p *engi.
 	if p.Proxy == nil || p.Proxy.User == "" || p.Proxy.Password != "" {
 		return nil
 	}
-	x, err := sandboxes.Get(c, c.owner(), id)
+	x, err := sandboxes.Get(c, c.viewer(), id)
 	if err != nil {
 		return err
 	}
@@ -308,7 +308,7 @@ func (n *networks) set(c *call, in *aSandbox, q v1.NetworkPolicy) (v1.NetworkPol
 	if err := keepPassword(c, n.sandboxes, in.ID, &p); err != nil {
 		return q, err
 	}
-	x, err := n.sandboxes.Update(c, c.owner(), in.ID, engi.SandboxUpdate{Network: &p})
+	x, err := n.sandboxes.Update(c, c.viewer(), in.ID, engi.SandboxUpdate{Network: &p})
 	return policyOf(x.Network), err
 }
 
@@ -316,7 +316,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 	if in.After, err = lastEvent(in.LastEvent, in.After); err != nil {
 		return err
 	}
-	if _, err := n.sandboxes.Get(c, c.owner(), in.ID); err != nil {
+	if _, err := n.sandboxes.Get(c, c.viewer(), in.ID); err != nil {
 		return err
 	}
 	if in.Follow || c.form != httpio.JSON {
@@ -336,7 +336,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 		ctx, stop = context.WithTimeout(ctx, maxWait)
 		defer stop()
 	}
-	all, err := n.log.Events(ctx, c.owner(), in.ID, in.After, in.Limit, in.Follow)
+	all, err := n.log.Events(ctx, c.viewer(), in.ID, in.After, in.Limit, in.Follow)
 	if err != nil {
 		return orEnded(ctx, err)
 	}
@@ -346,7 +346,7 @@ func (n *networks) events(c *call, in *getNetworkEvents, _ none) (err error) {
 // stream sends the events after a number, and new events if the request asks for them.
 func (n *networks) stream(c *call, in *getNetworkEvents) error {
 	seq := in.After
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkRecord, error] { return n.follow(ctx, c.owner(), in) },
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.NetworkRecord, error] { return n.follow(ctx, c.viewer(), in) },
 		func(out *httpio.EventWriter, e engi.NetworkRecord) (bool, error) {
 			seq = e.Seq
 			return false, out.Send(string(e.Kind), atOffset(e.Seq), networkEventOf(e))
@@ -356,13 +356,13 @@ func (n *networks) stream(c *call, in *getNetworkEvents) error {
 
 // follow yields events up to the limit. If the request asks for it, it also yields new events until the
 // sandbox has stopped.
-func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkEvents) iter.Seq2[engi.NetworkRecord, error] {
+func (n *networks) follow(ctx context.Context, viewer engi.Viewer, in *getNetworkEvents) iter.Seq2[engi.NetworkRecord, error] {
 	return func(yield func(engi.NetworkRecord, error) bool) {
 		// The last events of a sandbox may be recorded shortly after it stopped. So the loop
 		// reads once more after it has seen that the sandbox is stopped.
 		for seq, stopped, left := in.After, false, in.Limit; ; {
 			slice, stop := context.WithTimeout(ctx, followSlice)
-			all, err := n.log.Events(slice, owner, in.ID, seq, left, in.Follow && !stopped)
+			all, err := n.log.Events(slice, viewer, in.ID, seq, left, in.Follow && !stopped)
 			stop()
 			if err == nil && in.Follow {
 				err = context.Cause(ctx)
@@ -389,7 +389,7 @@ func (n *networks) follow(ctx context.Context, owner engi.Owner, in *getNetworkE
 			if stopped {
 				return
 			}
-			x, err := n.sandboxes.Get(ctx, owner, in.ID)
+			x, err := n.sandboxes.Get(ctx, viewer, in.ID)
 			if err != nil {
 				yield(engi.NetworkRecord{}, err)
 				return

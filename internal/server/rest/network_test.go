@@ -79,7 +79,7 @@ func TestPoliciesComeBackWhole(t *testing.T) {
 	// It is for that user of that proxy only.
 	other := strings.Replace(got.Body.String(), "p.example.com", "q.example.com", 1)
 	read[v1.NetworkPolicy](t, ask(t, w, "PUT", path+"/network", other), 200)
-	b, err := w.Sandboxes.Get(t.Context(), "", engi.SandboxID(made.ID))
+	b, err := w.Sandboxes.Get(t.Context(), engi.Everyone, engi.SandboxID(made.ID))
 	if err != nil || b.Network.Proxy.Password != "" {
 		t.Errorf("another proxy gets password %q, %v", b.Network.Proxy.Password, err)
 	}

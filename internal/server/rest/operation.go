@@ -40,7 +40,7 @@ func Operations(service engi.Operations) Resource {
 	return Resource{tag: "operations", about: "work that lasts longer than a request", routes: []Route{
 		list(Route{Pattern: "GET " + operationPath, ID: "list-operations", Summary: "List operations", Text: "The newest come first.", Access: anyKey},
 			func(c *call, in *listOperations) ([]engi.Operation, error) {
-				return o.List(c, c.owner(), engi.OperationFilter{Type: in.Type, State: engi.OperationState(in.State), Limit: in.Limit})
+				return o.List(c, c.viewer(), engi.OperationFilter{Type: in.Type, State: engi.OperationState(in.State), Limit: in.Limit})
 			}, operationOf),
 		fetch(Route{
 			Pattern: "GET " + one, ID: "get-operation", Summary: "Get an operation", Access: anyKey,
@@ -70,11 +70,11 @@ func (o *operations) get(c *call, in *getOperation) (v1.Operation, error) {
 		ctx, cancel := context.WithTimeout(waiting, wait)
 		defer cancel()
 		// Get reports all other errors again.
-		if _, err := o.Wait(ctx, c.owner(), in.ID); err != nil && waiting.Err() != nil {
+		if _, err := o.Wait(ctx, c.viewer(), in.ID); err != nil && waiting.Err() != nil {
 			return v1.Operation{}, orEnded(waiting, err)
 		}
 	}
-	return to(operationOf)(o.Get(c, c.owner(), in.ID))
+	return to(operationOf)(o.Get(c, c.viewer(), in.ID))
 }
 
 func (o *operations) watch(c *call, in *watchOperation, _ none) error {
@@ -82,12 +82,12 @@ func (o *operations) watch(c *call, in *watchOperation, _ none) error {
 	if err != nil {
 		return err
 	}
-	if _, err := o.Get(c, c.owner(), in.ID); err != nil {
+	if _, err := o.Get(c, c.viewer(), in.ID); err != nil {
 		return err // the stream has not started
 	}
 	last := from
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.OperationUpdate, error] {
-		return o.Watch(ctx, c.owner(), in.ID, from)
+		return o.Watch(ctx, c.viewer(), in.ID, from)
 	},
 		func(out *httpio.EventWriter, e engi.OperationUpdate) (bool, error) {
 			last = e.Offset

@@ -75,7 +75,7 @@ func Pages(service engi.Pages) Resource {
 		act(Route{
 			Pattern: "POST " + path + "/cancel", ID: "cancel-ui", Summary: "Stop the model's answer on a page", Access: change,
 			Text: "Ends the run that answers and drops the waiting actions. Changes already made to the page stay. Cancelling twice is no error.",
-		}, func(c *call, in *aSession, _ none) error { return u.Cancel(c, c.owner(), in.ID) }),
+		}, func(c *call, in *aSession, _ none) error { return u.Cancel(c, c.viewer(), in.ID) }),
 		send(Route{
 			Pattern: "POST " + path + "/restore", ID: "restore-ui", Summary: "Roll a page back to an earlier event", Access: change,
 			Text: "Restores the page as it was after an earlier event. The rollback is an event too and can be undone. While the model answers, the answer is a conflict.",
@@ -83,7 +83,7 @@ func Pages(service engi.Pages) Resource {
 			if q.Seq < 1 {
 				return v1.Page{}, invalid("seq", "it is missing")
 			}
-			return to(pageOf)(u.Restore(c, c.owner(), in.ID, q.Seq))
+			return to(pageOf)(u.Restore(c, c.viewer(), in.ID, q.Seq))
 		}),
 	}}
 }
@@ -93,7 +93,7 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 		q.Data = nil
 	}
 	action := engi.PageAction{
-		Owner: c.owner(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
+		Viewer: c.viewer(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
 	}
 	if err := action.Faults().Err(); err != nil {
 		return err
@@ -107,7 +107,7 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 		streams = true
 	}
 	if streams {
-		if before, err = u.Get(c, c.owner(), in.ID, 0); err != nil {
+		if before, err = u.Get(c, c.viewer(), in.ID, 0); err != nil {
 			return err
 		}
 		leave, err := c.s.watches.Join("owner " + string(c.auth.Owner))
@@ -125,7 +125,7 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 	}
 	other := before.Working // the running work started before this action
 	if c.key != "" {
-		now, err := u.Get(c, c.owner(), string(before.Session), 0)
+		now, err := u.Get(c, c.viewer(), string(before.Session), 0)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (u *pageRoutes) get(c *call, in *pageGet, _ none) error {
 	if err != nil {
 		return err
 	}
-	x, err := u.Get(c, c.owner(), in.ID, in.At)
+	x, err := u.Get(c, c.viewer(), in.ID, in.At)
 	if err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 	if c.form, err = httpio.Negotiate(c.r, format.Forms...); err != nil {
 		return err
 	}
-	x, err := u.Get(c, c.owner(), in.ID, 0) // the stream has not started
+	x, err := u.Get(c, c.viewer(), in.ID, 0) // the stream has not started
 	if err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (u *pageRoutes) watch(c *call, in *pageWatch, _ none) error {
 	if format.Replay {
 		then := x
 		if after > 0 {
-			then, err = u.Get(c, c.owner(), in.ID, after)
+			then, err = u.Get(c, c.viewer(), in.ID, after)
 			if engi.Is(err, engi.Invalid, engi.Expired) { // the seq belongs to a lost log or is beyond its end
 				then, after, err = x, 0, nil
 			}
@@ -215,7 +215,7 @@ func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.F
 	then := engi.PageUpdate{Kind: engi.PageReplaced, Seq: after}
 	paged := after > 0 && (format.State || format.Run && start.Answer)
 	if paged {
-		x, err := u.Get(c, c.owner(), session, after)
+		x, err := u.Get(c, c.viewer(), session, after)
 		if err != nil && !engi.Is(err, engi.Expired) { // Expired: the stream starts with the whole page
 			return err
 		}
@@ -228,7 +228,7 @@ func (u *pageRoutes) stream(c *call, start pagestream.Start, format pagestream.F
 	return stream(c, func(ctx context.Context) iter.Seq2[engi.PageUpdate, error] {
 		return func(yield func(engi.PageUpdate, error) bool) {
 			if !paged || yield(then, nil) {
-				u.Watch(ctx, c.owner(), session, after)(yield)
+				u.Watch(ctx, c.viewer(), session, after)(yield)
 			}
 		}
 	}, func(out *httpio.EventWriter, x engi.PageUpdate) (bool, error) {

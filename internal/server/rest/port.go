@@ -15,7 +15,7 @@ import (
 type PortService interface {
 	// Listening returns the ports on which programs in a sandbox listen,
 	// lowest first; Conflict if the sandbox is not awake.
-	Listening(ctx context.Context, owner engi.Owner, id engi.SandboxID) ([]preview.Port, error)
+	Listening(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) ([]preview.Port, error)
 	// URL returns the public address of a port.
 	URL(id engi.SandboxID, port int) string
 	// Sign returns an address that opens a private port until the address expires.
@@ -38,14 +38,14 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 		list(Route{
 			Pattern: "GET " + path, ID: "list-ports", Summary: "List the listening ports of a sandbox", Access: reads(engi.ScopeSandboxes), missing: absent,
 			Text: "Each port has the URL of its preview. This does not resume a sandbox: if the sandbox is not running, the answer is a conflict.",
-		}, func(c *call, in *aSandbox) ([]preview.Port, error) { return service.Listening(c, c.owner(), in.ID) },
+		}, func(c *call, in *aSandbox) ([]preview.Port, error) { return service.Listening(c, c.viewer(), in.ID) },
 			func(x preview.Port) v1.Port {
 				return v1.Port{Port: x.Port, Listening: true, Process: strings.ToValidUTF8(x.Process, "\uFFFD"), URL: x.URL}
 			}),
 		fetch(Route{
 			Pattern: "GET " + path + "/{port}", ID: "get-port", Summary: "Get a port of a sandbox", Access: reads(engi.ScopeSandboxes),
 		}, func(c *call, in *aPort) (v1.Port, error) {
-			g, release, err := sandboxes.Enter(c, c.owner(), in.ID)
+			g, release, err := sandboxes.Enter(c, c.viewer(), in.ID)
 			if err != nil {
 				return v1.Port{}, err
 			}
@@ -70,7 +70,7 @@ func Ports(service PortService, sandboxes engi.Sandboxes) Resource {
 			Text:   "Everybody who has the link can use the port until the link expires. The body is optional.",
 			Status: http.StatusCreated, Optional: true,
 		}, func(c *call, in *aPort, q v1.LinkRequest) (v1.Link, error) {
-			if _, err := sandboxes.Get(c, c.owner(), in.ID); err != nil {
+			if _, err := sandboxes.Get(c, c.viewer(), in.ID); err != nil {
 				return v1.Link{}, err
 			}
 			address, expires, err := service.Sign(in.ID, in.Port, goodFor(q))

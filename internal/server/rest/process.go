@@ -211,7 +211,7 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 
 // enter returns the guest of a sandbox for a stream, which counts against the limit until leave.
 func (p *processes) enter(c *call, id engi.SandboxID) (_ engi.Guest, leave func(), _ error) {
-	g, release, err := p.sandboxes.Enter(c, c.owner(), id)
+	g, release, err := p.sandboxes.Enter(c, c.viewer(), id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -231,7 +231,7 @@ func letGo(p engi.Process) {
 }
 
 func (p *processes) list(c *call, in *aSandbox) ([]engi.ProcessInfo, error) {
-	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
+	g, release, err := p.sandboxes.Enter(c, c.viewer(), in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +275,7 @@ func findProcess(ctx context.Context, g engi.Guest, name string) (v1.Process, er
 }
 
 func (p *processes) get(c *call, in *aProcess) (v1.Process, error) {
-	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
+	g, release, err := p.sandboxes.Enter(c, c.viewer(), in.ID)
 	if err != nil {
 		return v1.Process{}, err
 	}
@@ -308,7 +308,7 @@ func (p *processes) watch(c *call, in *watchProcess, _ none) error {
 
 // attached calls do with a process.
 func (p *processes) attached(c *call, in *aProcess, do func(engi.Process) error) error {
-	g, release, err := p.sandboxes.Enter(c, c.owner(), in.ID)
+	g, release, err := p.sandboxes.Enter(c, c.viewer(), in.ID)
 	if err != nil {
 		return err
 	}

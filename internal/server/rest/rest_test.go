@@ -57,14 +57,14 @@ type reading struct {
 	reads atomic.Int32
 }
 
-func (r *reading) Get(ctx context.Context, owner engi.Owner, id engi.ExecutionID) (engi.Execution, error) {
+func (r *reading) Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (engi.Execution, error) {
 	r.reads.Add(1)
-	return r.Executions.Get(ctx, owner, id)
+	return r.Executions.Get(ctx, viewer, id)
 }
 
-func (r *reading) Artifact(ctx context.Context, owner engi.Owner, id engi.ExecutionID, path string) (io.ReadCloser, error) {
+func (r *reading) Artifact(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID, path string) (io.ReadCloser, error) {
 	r.reads.Add(1)
-	return r.Executions.Artifact(ctx, owner, id, path)
+	return r.Executions.Artifact(ctx, viewer, id, path)
 }
 
 // TestManyArtifacts checks that records are not read again for each artifact of
@@ -203,7 +203,7 @@ func TestBadInput(t *testing.T) {
 			t.Fatalf("%s: %s", name, rec.Body)
 		}
 	}
-	xs, err := w.Executions.List(t.Context(), "", engi.ExecutionFilter{})
+	xs, err := w.Executions.List(t.Context(), engi.Everyone, engi.ExecutionFilter{})
 	if err != nil || len(xs) != 0 {
 		t.Errorf("left behind: %v, %v", xs, err)
 	}
@@ -426,7 +426,7 @@ func leave(t *testing.T, w *apitest.Fixture, header ...string) engi.Execution {
 	synctest.Wait()
 	cancel()
 	served.Wait()
-	xs, err := w.Executions.List(t.Context(), "", engi.ExecutionFilter{})
+	xs, err := w.Executions.List(t.Context(), engi.Everyone, engi.ExecutionFilter{})
 	if err != nil || len(xs) != 1 {
 		t.Fatalf("runs %v, %v", xs, err)
 	}
@@ -479,7 +479,7 @@ func TestServerLeaves(t *testing.T) {
 			if p.RetryAfter.Std() != time.Second || p.Kind != "unavailable" {
 				t.Errorf("%s: %+v", form, p)
 			}
-			xs, _ := w.Executions.List(t.Context(), "", engi.ExecutionFilter{State: engi.ExecutionRunning})
+			xs, _ := w.Executions.List(t.Context(), engi.Everyone, engi.ExecutionFilter{State: engi.ExecutionRunning})
 			if len(xs) != 1 {
 				t.Errorf("%s: the run did not go on", form)
 			}
@@ -799,10 +799,10 @@ func TestLogHasOneLineAndNoSecrets(t *testing.T) {
 // broken panics and fails in ways that a caller must not see.
 type broken struct{ engi.Executions }
 
-func (broken) Get(context.Context, engi.Owner, engi.ExecutionID) (engi.Execution, error) {
+func (broken) Get(context.Context, engi.Viewer, engi.ExecutionID) (engi.Execution, error) {
 	panic("at /secret/path")
 }
-func (broken) List(context.Context, engi.Owner, engi.ExecutionFilter) ([]engi.Execution, error) {
+func (broken) List(context.Context, engi.Viewer, engi.ExecutionFilter) ([]engi.Execution, error) {
 	return nil, engi.Errorf(engi.Internal, "database: password hunter2")
 }
 

@@ -80,7 +80,7 @@ var (
 func reads(s engi.Scope) Access  { return Access{Scope: s} }
 func writes(s engi.Scope) Access { return Access{Scope: s, Write: true} }
 
-// Objects says whose objects a route uses, which determines call.owner.
+// Objects says whose objects a route uses, which determines call.owner and call.viewer.
 type Objects int
 
 const (
@@ -253,8 +253,8 @@ type byID[ID ~string] struct {
 // listing, getting and ending return the functions of routes that list, get and end
 // objects of the caller, as in list(…, listing(service, engi.Volumes.List), volumeOf). The
 // service may be nil.
-func listing[S, X any](service S, of func(S, context.Context, engi.Owner) ([]X, error)) func(*call, *none) ([]X, error) {
-	return func(c *call, _ *none) ([]X, error) { return of(service, c, c.owner()) }
+func listing[S, X any](service S, of func(S, context.Context, engi.Viewer) ([]X, error)) func(*call, *none) ([]X, error) {
+	return func(c *call, _ *none) ([]X, error) { return of(service, c, c.viewer()) }
 }
 
 // A page holds the parameters of lists. Without them the list is complete.
@@ -282,16 +282,16 @@ func paged[P interface{ of() engi.Paging }, X, T any](r Route, h func(*call, *P,
 }
 
 // paging is listing for paged.
-func paging[S, X any](service S, of func(S, context.Context, engi.Owner, engi.Paging) ([]X, error)) func(*call, *page, engi.Paging) ([]X, error) {
-	return func(c *call, _ *page, p engi.Paging) ([]X, error) { return of(service, c, c.owner(), p) }
+func paging[S, X any](service S, of func(S, context.Context, engi.Viewer, engi.Paging) ([]X, error)) func(*call, *page, engi.Paging) ([]X, error) {
+	return func(c *call, _ *page, p engi.Paging) ([]X, error) { return of(service, c, c.viewer(), p) }
 }
 
-func getting[S, X, T any, ID ~string](service S, get func(S, context.Context, engi.Owner, ID) (X, error), as func(X) T) func(*call, *byID[ID]) (T, error) {
-	return func(c *call, in *byID[ID]) (T, error) { return to(as)(get(service, c, c.owner(), in.ID)) }
+func getting[S, X, T any, ID ~string](service S, get func(S, context.Context, engi.Viewer, ID) (X, error), as func(X) T) func(*call, *byID[ID]) (T, error) {
+	return func(c *call, in *byID[ID]) (T, error) { return to(as)(get(service, c, c.viewer(), in.ID)) }
 }
 
-func ending[S any, ID ~string](service S, end func(S, context.Context, engi.Owner, ID) error) func(*call, *byID[ID], none) error {
-	return func(c *call, in *byID[ID], _ none) error { return end(service, c, c.owner(), in.ID) }
+func ending[S any, ID ~string](service S, end func(S, context.Context, engi.Viewer, ID) error) func(*call, *byID[ID], none) error {
+	return func(c *call, in *byID[ID], _ none) error { return end(service, c, c.viewer(), in.ID) }
 }
 
 // act returns a route that takes a B as JSON, or no body if B is none, and answers

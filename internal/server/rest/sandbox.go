@@ -79,21 +79,21 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 			Pattern: "POST " + sandboxPath + "/{id}/pause", ID: "pause-sandbox", Summary: "Pause a sandbox in memory", Access: change, missing: sleep,
 			Text: "No program in the sandbox runs until the sandbox is resumed. Pausing a sandbox twice is no error.",
 		}, func(c *call, in *aSandbox) (v1.Sandbox, error) {
-			return s.after(c, in, lifecycle.Pause(c, c.owner(), in.ID))
+			return s.after(c, in, lifecycle.Pause(c, c.viewer(), in.ID))
 		}),
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/hibernate", ID: "hibernate-sandbox", Summary: "Hibernate a sandbox to disk", Access: change, missing: sleep,
 			Text:     "The sandbox's processes, memory and files are restored when it is resumed; until then it only uses disk space. The body is optional.",
 			Optional: true,
 		}, func(c *call, in *aSandbox, q v1.HibernateRequest) (v1.Sandbox, error) {
-			return s.after(c, in, lifecycle.Hibernate(c, c.owner(), in.ID, q.DiskOnly))
+			return s.after(c, in, lifecycle.Hibernate(c, c.viewer(), in.ID, q.DiskOnly))
 		}),
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/resume", ID: "resume-sandbox", Summary: "Resume a sandbox", Access: change, missing: sleep,
 			Text:     "Resumes a paused or hibernated sandbox. If the sandbox is running, only its deadline changes, if the new one is later. The body is optional.",
 			Optional: true,
 		}, func(c *call, in *aSandbox, q v1.ResumeRequest) (v1.Sandbox, error) {
-			return to(sandboxOf)(lifecycle.Resume(c, c.owner(), in.ID, q.Timeout.Std(), q.Cold))
+			return to(sandboxOf)(lifecycle.Resume(c, c.viewer(), in.ID, q.Timeout.Std(), q.Cold))
 		}),
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/extend", ID: "extend-sandbox", Summary: "Extend the deadline of a sandbox", Access: change,
@@ -102,7 +102,7 @@ func Sandboxes(service engi.Sandboxes, lifecycle engi.Lifecycle, snapshots engi.
 			if q.Timeout == 0 {
 				return v1.Sandbox{}, invalid("timeout", "it is missing; say how far away the new deadline is")
 			}
-			return to(sandboxOf)(s.Update(c, c.owner(), in.ID, engi.SandboxUpdate{Extend: new(q.Timeout.Std())}))
+			return to(sandboxOf)(s.Update(c, c.viewer(), in.ID, engi.SandboxUpdate{Extend: new(q.Timeout.Std())}))
 		}),
 		send(Route{
 			Pattern: "POST " + sandboxPath + "/{id}/fork", ID: "fork-sandbox", Summary: "Copy a running sandbox", Access: change, missing: sleep,
@@ -219,7 +219,7 @@ func (s *sandboxes) list(c *call, in *listSandboxes) (v1.List[v1.Sandbox], error
 	if err := check.err(); err != nil {
 		return v1.List[v1.Sandbox]{}, err
 	}
-	xs, err := s.List(c, c.owner(), f)
+	xs, err := s.List(c, c.viewer(), f)
 	page := listOf(xs, sandboxOf)
 	if len(xs) == in.Limit {
 		page.NextCursor = string(xs[len(xs)-1].ID)
@@ -228,7 +228,7 @@ func (s *sandboxes) list(c *call, in *listSandboxes) (v1.List[v1.Sandbox], error
 }
 
 func (s *sandboxes) get(c *call, in *aSandbox) (v1.Sandbox, error) {
-	return to(sandboxOf)(s.Get(c, c.owner(), in.ID))
+	return to(sandboxOf)(s.Get(c, c.viewer(), in.ID))
 }
 
 // after returns a sandbox after an operation on it.
@@ -258,7 +258,7 @@ func (s *sandboxes) update(c *call, in *aSandbox, q v1.SandboxUpdate) (v1.Sandbo
 		return v1.Sandbox{}, err
 	}
 	if q.IdleTimeout != nil || q.MaxDuration != nil || q.OnTimeout != nil || q.DiskOnly != nil || q.AutoResume != nil {
-		x, err := s.Get(c, c.owner(), in.ID)
+		x, err := s.Get(c, c.viewer(), in.ID)
 		if err != nil {
 			return v1.Sandbox{}, err
 		}
@@ -275,7 +275,7 @@ func (s *sandboxes) update(c *call, in *aSandbox, q v1.SandboxUpdate) (v1.Sandbo
 			return v1.Sandbox{}, err
 		}
 	}
-	return to(sandboxOf)(s.Update(c, c.owner(), in.ID, u))
+	return to(sandboxOf)(s.Update(c, c.viewer(), in.ID, u))
 }
 
 // set converts from and stores the result in to, unless from is nil.
@@ -290,8 +290,8 @@ func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fo
 		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to %d", engi.MaxForks)
 	}
 	q.Count = max(1, q.Count)
-	forks, err := once(c, q, idempotency.Forks(q.Count, func(id engi.SandboxID) (engi.Sandbox, error) { return s.Get(c, c.owner(), id) }, func(ids []engi.SandboxID) ([]engi.Forked, error) {
-		return s.lifecycle.Fork(c, c.owner(), in.ID, engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), IDs: ids, Timeout: q.Timeout.Std()})
+	forks, err := once(c, q, idempotency.Forks(q.Count, func(id engi.SandboxID) (engi.Sandbox, error) { return s.Get(c, c.viewer(), id) }, func(ids []engi.SandboxID) ([]engi.Forked, error) {
+		return s.lifecycle.Fork(c, c.viewer(), in.ID, engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), IDs: ids, Timeout: q.Timeout.Std()})
 	}))
 	return listOf(forks, func(x engi.Forked) v1.Fork {
 		if x.Err != nil {
@@ -310,7 +310,7 @@ func (s *sandboxes) metrics(c *call, in *getMetrics) (v1.List[v1.Sample], error)
 	if until.IsZero() {
 		until = time.Now()
 	}
-	xs, err := s.Samples(c, c.owner(), in.ID, from, until)
+	xs, err := s.Samples(c, c.viewer(), in.ID, from, until)
 	return listOf(xs, sampleOf), err
 }
 

@@ -23,10 +23,12 @@ func Secrets(service engi.Secrets) Resource {
 				{"pinned", "a token for one host", `{"name": "github", "value": "t0ken", "hosts": ["api.github.com"]}`}},
 		}, engi.NewSecretID, func(c *call, _ *none, id engi.SecretID, q v1.SecretRequest) (engi.Secret, error) {
 			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata, Hosts: q.Hosts}, q.Value)
-		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.owner(), string(id)) }, secretOn),
+		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.viewer(), string(id)) }, secretOn),
 		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "Lists secrets by name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + secretPath + "/{name}", ID: "get-secret", Summary: "Get a secret", Text: "Returns the secret without its value.", Access: look},
-			func(c *call, in *aSecret) (v1.Secret, error) { return to(secretOn)(service.Get(c, c.owner(), in.Name)) }),
+			func(c *call, in *aSecret) (v1.Secret, error) {
+				return to(secretOn)(service.Get(c, c.viewer(), in.Name))
+			}),
 		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change,
 			Text: "Also replaces the labels and the allowed hosts if the body has them. The hosts cannot be changed without sending the value."},
 			func(c *call, in *aSecret, q v1.SecretUpdate) (v1.Secret, error) {
@@ -36,10 +38,10 @@ func Secrets(service engi.Secrets) Resource {
 						metadata = map[string]string{}
 					}
 				}
-				return to(secretOn)(service.Update(c, c.owner(), in.Name, q.Value, metadata, q.Hosts))
+				return to(secretOn)(service.Update(c, c.viewer(), in.Name, q.Value, metadata, q.Hosts))
 			}),
 		act(Route{Pattern: "DELETE " + secretPath + "/{name}", ID: "remove-secret", Summary: "Delete a secret", Access: change},
-			func(c *call, in *aSecret, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
+			func(c *call, in *aSecret, _ none) error { return service.Remove(c, c.viewer(), in.Name) }),
 	}}
 }
 

@@ -45,11 +45,11 @@ func Sessions(service engi.Sessions) Resource {
 		paged(Route{Pattern: "GET " + sessionPath, ID: "list-sessions", Summary: "List sessions", Text: "The newest come first. Sessions that have ended are not listed.", Access: look},
 			paging(service, engi.Sessions.List), sessionOf, func(x v1.Session) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + sessionPath + "/{id}", ID: "get-session", Summary: "Get a session", Text: "Returns sessions that have ended for one more day.", Access: look},
-			func(c *call, in *aSession) (v1.Session, error) { return to(sessionOf)(s.Get(c, c.owner(), in.ID)) }),
+			func(c *call, in *aSession) (v1.Session, error) { return to(sessionOf)(s.Get(c, c.viewer(), in.ID)) }),
 		act(Route{
 			Pattern: "DELETE " + sessionPath + "/{id}", ID: "terminate-session", Summary: "Terminate a session", Access: change,
 			Text: "Destroys the session's sandbox and volume. Terminating a session twice is no error.",
-		}, func(c *call, in *aSession, _ none) error { return s.Terminate(c, c.owner(), in.ID) }),
+		}, func(c *call, in *aSession, _ none) error { return s.Terminate(c, c.viewer(), in.ID) }),
 		raw(Route{
 			Pattern: "POST " + sessionPath + "/{id}/run_code", ID: "run-code", Summary: "Run code in a session", Access: change,
 			Text: "The code is a TypeScript module and runs under Deno in its own process; it can import the node's packages and modules below /workspace. " +
@@ -65,47 +65,47 @@ func Sessions(service engi.Sessions) Resource {
 			Pattern: "POST " + sessionPath + "/{id}/release", ID: "release-session", Summary: "Release the sandbox of a session", Access: change,
 			Text: "Releases the sandbox as if the session had been unused for a while: the volume stays, and the next use gets a new sandbox. With persistence snapshot the sandbox is written to disk, and with persistence workspace the files are copied to the node's file store.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
-			if err := s.Release(c, c.owner(), in.ID); err != nil {
+			if err := s.Release(c, c.viewer(), in.ID); err != nil {
 				return v1.Session{}, err
 			}
-			return to(sessionOf)(s.Get(c, c.owner(), in.ID))
+			return to(sessionOf)(s.Get(c, c.viewer(), in.ID))
 		}),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/attach", ID: "attach-session", Summary: "Attach to a session", Access: change, Optional: true,
 			Text: "Resumes the session, or boots its sandbox, and records the client as attached. An attached client does not keep the sandbox awake. Attaching twice is no error.",
 		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
-			return to(sessionOf)(s.cycle.Attach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
+			return to(sessionOf)(s.cycle.Attach(c, c.viewer(), in.ID, cmp.Or(q.Client, defaultClient)))
 		}),
 		send(Route{
 			Pattern: "POST " + sessionPath + "/{id}/detach", ID: "detach-session", Summary: "Detach from a session", Access: change, Optional: true,
 			Text: "Programs keep running. When the last client detaches and nothing uses the sandbox, it is stopped (persistence none), saved and stopped (overlay) or hibernated (snapshot), or its files are saved (workspace).",
 		}, func(c *call, in *aSession, q v1.AttachRequest) (v1.Session, error) {
-			return to(sessionOf)(s.cycle.Detach(c, c.owner(), in.ID, cmp.Or(q.Client, defaultClient)))
+			return to(sessionOf)(s.cycle.Detach(c, c.viewer(), in.ID, cmp.Or(q.Client, defaultClient)))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/suspend", ID: "suspend-session", Summary: "Suspend a session", Access: change,
 			Text: "Pauses the session's sandbox in memory. Any use resumes it; an unused session ends after its time to live. A sandbox that is in use is a conflict.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
-			return to(sessionOf)(s.cycle.Suspend(c, c.owner(), in.ID))
+			return to(sessionOf)(s.cycle.Suspend(c, c.viewer(), in.ID))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/hibernate", ID: "hibernate-session", Summary: "Hibernate a session", Access: change,
 			Text: "Writes the session's sandbox with its processes to disk, whatever the session's persistence, and frees its memory. Any use resumes it. A sandbox that is in use is a conflict.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
-			return to(sessionOf)(s.cycle.Hibernate(c, c.owner(), in.ID))
+			return to(sessionOf)(s.cycle.Hibernate(c, c.viewer(), in.ID))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/resume", ID: "resume-session", Summary: "Resume a session", Access: change,
 			Text: "Resumes a suspended or hibernated sandbox; a session without a sandbox gets one.",
 		}, func(c *call, in *aSession) (v1.Session, error) {
-			return to(sessionOf)(s.cycle.Resume(c, c.owner(), in.ID))
+			return to(sessionOf)(s.cycle.Resume(c, c.viewer(), in.ID))
 		}),
 		fetch(Route{
 			Pattern: "POST " + sessionPath + "/{id}/save", ID: "save-session", Summary: "Save the files of a session", Access: change,
 			Text: "Copies the files below /workspace (persistence workspace) or the changes of the disk (persistence overlay) to the node's file store. Only data that the store does not have is sent. " +
 				"The same happens whenever the sandbox is released. Files that programs are writing are copied as they are.",
 		}, func(c *call, in *aSession) (v1.WorkspaceCopy, error) {
-			x, err := s.files.SaveWorkspace(c, c.owner(), in.ID)
+			x, err := s.files.SaveWorkspace(c, c.viewer(), in.ID)
 			return v1.WorkspaceCopy{Files: x.Files, Bytes: v1.Bytes(x.Bytes), Uploaded: v1.Bytes(x.Uploaded), Skipped: x.Skipped}, err
 		}),
 		send(Route{
@@ -116,7 +116,7 @@ func Sessions(service engi.Sessions) Resource {
 			if q.OnRelease {
 				return v1.GitPushed{}, engi.Errorf(engi.Invalid, "on_release is said when the session is created").WithRemedy("leave it out")
 			}
-			x, err := s.files.PushGit(c, c.owner(), in.ID, engi.GitPush{Branch: q.Branch, Author: q.Author, Message: q.Message})
+			x, err := s.files.PushGit(c, c.viewer(), in.ID, engi.GitPush{Branch: q.Branch, Author: q.Author, Message: q.Message})
 			return v1.GitPushed{Branch: x.Branch, Commit: x.Commit, Conflict: x.Conflict, Unchanged: x.Unchanged}, err
 		}),
 		fetch(Route{
@@ -170,7 +170,7 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 	if err := check.err(); err != nil {
 		return err
 	}
-	if _, err := s.Get(c, c.owner(), in.ID); err != nil {
+	if _, err := s.Get(c, c.viewer(), in.ID); err != nil {
 		return err // the stream has not started
 	}
 	spec := engi.CodeSpec{Code: q.Code, Language: engi.Language(q.Language), Timeout: q.Timeout.Std(), Env: q.Env}
@@ -179,7 +179,7 @@ func (s *sessions) run(c *call, in *aSession, q v1.CodeRequest) error {
 	}
 	ctx, cancel := c.waiting()
 	defer cancel()
-	x, err := s.RunCode(ctx, c.owner(), in.ID, spec, nil)
+	x, err := s.RunCode(ctx, c.viewer(), in.ID, spec, nil)
 	if err != nil {
 		return orEnded(ctx, err)
 	}
@@ -195,7 +195,7 @@ type codeStep struct {
 // stream answers with events. The run ends if the caller leaves.
 func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 	joiner := httpio.NewJoiner(0)
-	return stream(c, func(ctx context.Context) iter.Seq2[codeStep, error] { return s.steps(ctx, c.owner(), id, spec) },
+	return stream(c, func(ctx context.Context) iter.Seq2[codeStep, error] { return s.steps(ctx, c.viewer(), id, spec) },
 		func(out *httpio.EventWriter, step codeStep) (bool, error) {
 			send := func(p httpio.Chunk) error {
 				return out.Send(p.Stream, "", v1.CodeUpdate{Type: p.Stream, Offset: p.Offset, Data: p.Text, DataBase64: p.Bytes})
@@ -216,7 +216,7 @@ func (s *sessions) stream(c *call, id string, spec engi.CodeSpec) error {
 }
 
 // steps yields the output of code while it runs, and then its result.
-func (s *sessions) steps(ctx context.Context, viewer engi.Owner, id string, spec engi.CodeSpec) iter.Seq2[codeStep, error] {
+func (s *sessions) steps(ctx context.Context, viewer engi.Viewer, id string, spec engi.CodeSpec) iter.Seq2[codeStep, error] {
 	return func(yield func(codeStep, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

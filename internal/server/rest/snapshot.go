@@ -33,9 +33,9 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 			x, err := once(c, q, idempotency.Creation[engi.Snapshot]{
 				IDs: []string{string(engi.NewSnapshotID())},
 				Work: func(ids []string) (engi.Snapshot, error) {
-					return lifecycle.Snapshot(c, c.owner(), in.ID, engi.SnapshotSpec{ID: idempotency.FirstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
+					return lifecycle.Snapshot(c, c.viewer(), in.ID, engi.SnapshotSpec{ID: idempotency.FirstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
 				},
-				Find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.owner(), ids[0]) },
+				Find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.viewer(), ids[0]) },
 			})
 			if err == nil {
 				c.location(snapshotPath, string(x.ID))
@@ -44,16 +44,16 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 		}),
 		paged(Route{Pattern: "GET " + snapshotPath, ID: "list-snapshots", Summary: "List snapshots", Text: "The newest come first.", Access: look},
 			func(c *call, in *listSnapshots, p engi.Paging) ([]engi.Snapshot, error) {
-				return service.List(c, c.owner(), in.Sandbox, p)
+				return service.List(c, c.viewer(), in.Sandbox, p)
 			}, snapshotOf, func(x v1.Snapshot) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + snapshotPath + "/{name}", ID: "get-snapshot", Summary: "Get a snapshot", Access: look},
 			func(c *call, in *aSnapshot) (v1.Snapshot, error) {
-				return to(snapshotOf)(service.Get(c, c.owner(), in.Name))
+				return to(snapshotOf)(service.Get(c, c.viewer(), in.Name))
 			}),
 		act(Route{
 			Pattern: "DELETE " + snapshotPath + "/{name}", ID: "remove-snapshot", Summary: "Delete a snapshot", Access: change,
 			Text: "Its files are deleted when no sandbox depends on them.",
-		}, func(c *call, in *aSnapshot, _ none) error { return service.Remove(c, c.owner(), in.Name) }),
+		}, func(c *call, in *aSnapshot, _ none) error { return service.Remove(c, c.viewer(), in.Name) }),
 	}}
 }
 

@@ -32,7 +32,7 @@ func SSH(service *ssh.Server) Resource {
 				`{"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDzGJ4hqzqI1bQ6cJ0dWFnBsCHzM1Y0Zc0xX1mDk3p5v me@laptop", "name": "laptop"}`}},
 		}, engi.NewSSHKeyID, func(c *call, _ *none, id engi.SSHKeyID, q v1.SSHKeyRequest) (engi.SSHKey, error) {
 			return service.Create(c, engi.SSHKey{ID: id, Owner: c.owner(), Name: q.Name, PublicKey: q.PublicKey})
-		}, func(c *call, id engi.SSHKeyID) (engi.SSHKey, error) { return service.Get(c, c.owner(), id) }, sshKeyOf),
+		}, func(c *call, id engi.SSHKeyID) (engi.SSHKey, error) { return service.Get(c, c.viewer(), id) }, sshKeyOf),
 		paged(Route{Pattern: "GET " + path, ID: "list-ssh-keys", Summary: "List SSH keys", Text: "The oldest come first.", Access: look}, paging(keys, engi.SSHKeys.List), sshKeyOf, func(x v1.SSHKey) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + path + "/{id}", ID: "get-ssh-key", Summary: "Get an SSH key", Access: look}, getting(keys, engi.SSHKeys.Get, sshKeyOf)),
 		act(Route{Pattern: "DELETE " + path + "/{id}", ID: "delete-ssh-key", Summary: "Delete an SSH key", Text: "Connections that were opened with the key are closed.", Access: change}, ending(keys, engi.SSHKeys.Remove)),
@@ -59,7 +59,7 @@ func serveSSH(c *call, service *ssh.Server, target string) error {
 		if conn == nil {
 			return nil
 		}
-		return service.Serve(ctx, conn, ssh.Caller{Owner: c.viewer(), Target: target, Actor: c.auth.ID})
+		return service.Serve(ctx, conn, ssh.Caller{Viewer: c.viewer(), Target: target, Actor: c.auth.ID})
 	})
 }
 

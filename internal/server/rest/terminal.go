@@ -69,15 +69,15 @@ func Terminals(service *terminal.Manager) Resource {
 			}, t.create),
 			list(Route{Pattern: "GET " + path, ID: "list-" + noun + "-terminals", Summary: "List terminals of a " + noun, Text: "The newest come first. This does not resume a sandbox.", Access: look},
 				func(c *call, in *aPlace) ([]engi.TerminalInfo, error) {
-					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.owner(), p) })
+					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.viewer(), p) })
 				}, terminalOf),
 			fetch(Route{Pattern: "GET " + one, ID: "get-" + noun + "-terminal", Summary: "Get a terminal of a " + noun, Access: look},
 				func(c *call, in *aTerminal) (v1.Terminal, error) {
-					return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.owner(), p, in.ID)) })
+					return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.viewer(), p, in.ID)) })
 				}),
 			act(Route{Pattern: "DELETE " + one, ID: "end-" + noun + "-terminal", Summary: "End a terminal of a " + noun, Access: change},
 				func(c *call, in *aTerminal, _ none) error {
-					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.End(c, c.owner(), p, in.ID) })
+					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.End(c, c.viewer(), p, in.ID) })
 					return err
 				}),
 			raw(Route{
@@ -91,7 +91,7 @@ func Terminals(service *terminal.Manager) Resource {
 				Text: "Returns plain text for programs and models.",
 			}, func(c *call, in *aTerminal) (v1.TerminalScreen, error) {
 				return on(c, in.Place, func(p terminal.Place) (v1.TerminalScreen, error) {
-					return to(screenOf)(t.Screen(c, c.owner(), p, in.ID))
+					return to(screenOf)(t.Screen(c, c.viewer(), p, in.ID))
 				})
 			}),
 			raw(Route{
@@ -107,11 +107,11 @@ func Terminals(service *terminal.Manager) Resource {
 			}, t.share),
 			list(Route{Pattern: "GET " + one + "/links", ID: "list-" + noun + "-terminal-links", Summary: "List links to a terminal of a " + noun, Text: "The newest come first. Expired links are not listed.", Access: look},
 				func(c *call, in *aTerminal) ([]engi.TerminalLink, error) {
-					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.owner(), p, in.ID) })
+					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.viewer(), p, in.ID) })
 				}, linkOf),
 			act(Route{Pattern: "DELETE " + one + "/links/{link}", ID: "unshare-" + noun + "-terminal", Summary: "Revoke a link to a terminal of a " + noun, Text: "Viewers who used the link are disconnected.", Access: change},
 				func(c *call, in *aTerminalLink, _ none) error {
-					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.Unshare(c, c.owner(), p, in.ID, in.Link) })
+					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.Unshare(c, c.viewer(), p, in.ID, in.Link) })
 					return err
 				}),
 		)
@@ -177,10 +177,10 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 				if len(ids) > 0 {
 					id = engi.TerminalID(ids[0])
 				}
-				return t.Create(c, c.owner(), p, id, spec)
+				return t.Create(c, c.viewer(), p, id, spec)
 			},
 			Find: func(ids []string, _ bool) (engi.TerminalInfo, error) {
-				return t.Get(c, c.owner(), p, engi.TerminalID(ids[0]))
+				return t.Get(c, c.viewer(), p, engi.TerminalID(ids[0]))
 			},
 		})
 		if err == nil {
@@ -222,7 +222,7 @@ func (t *terminals) attach(c *call, in *attachOwn, _ none) error {
 	}
 	_, err = on(c, in.Place, func(p terminal.Place) (none, error) {
 		return none{}, t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *terminal.Attachment, error) {
-			return t.Attach(ctx, c.owner(), p, in.ID, v)
+			return t.Attach(ctx, c.viewer(), p, in.ID, v)
 		})
 	})
 	return err
@@ -266,7 +266,7 @@ func (t *terminals) follow(c *call, in *attachTerminal, _ none) error {
 
 func (t *terminals) record(c *call, in *recordTerminal, _ none) error {
 	_, err := on(c, in.Place, func(p terminal.Place) (none, error) {
-		return none{}, t.Record(c, c.owner(), p, in.ID, terminal.Format(in.Format), func() io.Writer {
+		return none{}, t.Record(c, c.viewer(), p, in.ID, terminal.Format(in.Format), func() io.Writer {
 			c.Header().Set("Content-Type", castType)
 			c.Header().Set("X-Content-Type-Options", "nosniff")
 			return c
@@ -296,13 +296,13 @@ func (t *terminals) share(c *call, in *aTerminal, q v1.TerminalLinkRequest) (v1.
 				if len(ids) > 0 {
 					l.ID = engi.TerminalLinkID(ids[0])
 				}
-				made, secret, err := t.Share(c, c.owner(), p, in.ID, l, ttl)
+				made, secret, err := t.Share(c, c.viewer(), p, in.ID, l, ttl)
 				x := linkOf(made)
 				x.Secret = secret
 				return x, err
 			},
 			Find: func(ids []string, _ bool) (v1.TerminalLink, error) {
-				all, err := t.Links(c, c.owner(), p, in.ID)
+				all, err := t.Links(c, c.viewer(), p, in.ID)
 				for _, x := range all {
 					if string(x.ID) == ids[0] {
 						return linkOf(x), nil

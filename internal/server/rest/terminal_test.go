@@ -437,7 +437,7 @@ func TestTerminalEndsWithItsKey(t *testing.T) {
 	}
 	x := attach(t, srv, secret, at+"/attach")
 	x.message(v1.TerminalAttached)
-	if err := w.Keys.Revoke(t.Context(), "", k.ID); err != nil {
+	if err := w.Keys.Revoke(t.Context(), engi.Everyone, k.ID); err != nil {
 		t.Fatal(err)
 	}
 	if m := x.message(v1.EventError); m.Error.Kind != v1.Anonymous {

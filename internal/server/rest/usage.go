@@ -29,7 +29,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 	if of.Quota != nil {
 		u.Quota = quotaOf(of.Quota(c.owner()))
 	}
-	live, err := of.Sandboxes.List(c, c.owner(), engi.SandboxFilter{Owned: true, Limit: -1})
+	live, err := of.Sandboxes.List(c, c.viewer(), engi.SandboxFilter{Owned: true, Limit: -1})
 	if err != nil {
 		return u, err
 	}
@@ -42,7 +42,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 		}
 	}
 	if of.Snapshots != nil {
-		xs, err := of.Snapshots.List(c, c.owner(), "", engi.Paging{})
+		xs, err := of.Snapshots.List(c, c.viewer(), "", engi.Paging{})
 		if err != nil {
 			return u, err
 		}
@@ -52,7 +52,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 		}
 	}
 	if of.Volumes != nil {
-		xs, err := of.Volumes.List(c, c.owner(), engi.Paging{})
+		xs, err := of.Volumes.List(c, c.viewer(), engi.Paging{})
 		if err != nil {
 			return u, err
 		}
@@ -63,7 +63,7 @@ func (of Counted) get(c *call, _ *none) (u v1.Usage, err error) {
 	}
 	if of.Spending != nil {
 		now := time.Now().UTC()
-		xs, err := of.Spending.ModelUsage(c, c.owner(), time.Date(now.Year(), now.Month()-1, 1, 0, 0, 0, 0, time.UTC))
+		xs, err := of.Spending.ModelUsage(c, c.viewer(), time.Date(now.Year(), now.Month()-1, 1, 0, 0, 0, 0, time.UTC))
 		if err != nil {
 			return u, err
 		}

@@ -51,14 +51,14 @@ func Volumes(service engi.Volumes) Resource {
 			Bodies: []example{{"a gigabyte", "of a gigabyte", `{"name": "models", "capacity": "1GiB"}`}},
 		}, engi.NewVolumeID, func(c *call, _ *none, id engi.VolumeID, q v1.VolumeRequest) (engi.Volume, error) {
 			return v.Create(c, engi.VolumeSpec{ID: id, Owner: c.owner(), Name: q.Name, Capacity: int64(q.Capacity), TTL: q.TTL.Std()})
-		}, func(c *call, id engi.VolumeID) (engi.Volume, error) { return v.Get(c, c.owner(), string(id)) }, volumeOf),
+		}, func(c *call, id engi.VolumeID) (engi.Volume, error) { return v.Get(c, c.viewer(), string(id)) }, volumeOf),
 		paged(Route{Pattern: "GET " + volumePath, ID: "list-volumes", Summary: "List volumes", Text: "Ordered by name.", Access: look}, paging(service, engi.Volumes.List), volumeOf, func(x v1.Volume) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-volume", Summary: "Get a volume", Access: look},
-			func(c *call, in *aVolume) (v1.Volume, error) { return to(volumeOf)(v.Get(c, c.owner(), in.Name)) }),
+			func(c *call, in *aVolume) (v1.Volume, error) { return to(volumeOf)(v.Get(c, c.viewer(), in.Name)) }),
 		act(Route{
 			Pattern: "DELETE " + one, ID: "remove-volume", Summary: "Delete a volume and its files", Access: change,
 			Text: "A volume that a sandbox has mounted is a conflict.",
-		}, func(c *call, in *aVolume, _ none) error { return v.Remove(c, c.owner(), in.Name) }),
+		}, func(c *call, in *aVolume, _ none) error { return v.Remove(c, c.viewer(), in.Name) }),
 		raw(fileRoute(downloadFile, one, "get-volume-file", look), func(c *call, in *getVolumeFile, _ none) error {
 			return v.files(c, in.Name, in.Path, func(f engi.VolumeFiles) error { return downloadFrom(c, in.Path, f.Open) })
 		}),
@@ -85,7 +85,7 @@ func (v *volumes) files(c *call, name, path string, do func(engi.VolumeFiles) er
 	if err := guesthttp.CheckPath("query.path", path); err != nil {
 		return err
 	}
-	f, err := v.Files(c, c.owner(), name)
+	f, err := v.Files(c, c.viewer(), name)
 	if err != nil {
 		return err
 	}

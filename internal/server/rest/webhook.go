@@ -34,7 +34,7 @@ func Webhooks(service engi.Webhooks) Resource {
 			Location: "path of the webhook",
 			Bodies:   []example{{"keys", "keys that end", `{"url": "https://example.com/hooks/engi", "types": ["key.revoked"]}`}},
 		}, engi.NewWebhookID, w.create, func(c *call, id engi.WebhookID) (v1.Webhook, error) {
-			return to(webhookOf)(w.Get(c, c.owner(), id))
+			return to(webhookOf)(w.Get(c, c.viewer(), id))
 		}, func(x v1.Webhook) v1.Webhook { return x }),
 		paged(Route{Pattern: "GET " + webhookPath, ID: "list-webhooks", Summary: "List webhooks", Text: "The oldest come first.", Access: look}, paging(service, engi.Webhooks.List), webhookOf, func(x v1.Webhook) string { return x.ID }),
 		fetch(Route{Pattern: "GET " + one, ID: "get-webhook", Summary: "Get a webhook", Access: look}, getting(service, engi.Webhooks.Get, webhookOf)),
@@ -43,7 +43,7 @@ func Webhooks(service engi.Webhooks) Resource {
 			ending(service, engi.Webhooks.Remove)),
 		list(Route{Pattern: "GET " + one + "/deliveries", ID: "list-webhook-deliveries", Summary: "List deliveries of a webhook", Text: "The newest come first.", Access: look},
 			func(c *call, in *listDeliveries) ([]engi.WebhookDelivery, error) {
-				return w.Deliveries(c, c.owner(), in.ID, in.Limit)
+				return w.Deliveries(c, c.viewer(), in.ID, in.Limit)
 			}, deliveryOf),
 		send(Route{
 			Pattern: "POST " + one + "/deliveries", ID: "redeliver-event", Summary: "Deliver an event to a webhook again", Access: change,
@@ -63,14 +63,14 @@ func mayDecide(c *call, format string) error {
 }
 
 func (w *webhooks) update(c *call, in *aWebhook, q v1.WebhookUpdate) (v1.Webhook, error) {
-	x, err := w.Get(c, c.owner(), in.ID)
+	x, err := w.Get(c, c.viewer(), in.ID)
 	if err != nil {
 		return v1.Webhook{}, err
 	}
 	if err := mayDecide(c, x.Format); err != nil {
 		return v1.Webhook{}, err
 	}
-	x, secret, err := w.Update(c, c.owner(), in.ID, engi.WebhookUpdate(q))
+	x, secret, err := w.Update(c, c.viewer(), in.ID, engi.WebhookUpdate(q))
 	return withSecret(x, secret), err
 }
 
@@ -88,10 +88,10 @@ func (w *webhooks) redeliver(c *call, in *aWebhook, q v1.RedeliveryRequest) (v1.
 		return v1.WebhookDelivery{}, invalid("event_id", "%v", err)
 	}
 	return to(deliveryOf)(once(c, q, idempotency.Creation[engi.WebhookDelivery]{
-		Work: func([]string) (engi.WebhookDelivery, error) { return w.Redeliver(c, c.owner(), in.ID, event) },
+		Work: func([]string) (engi.WebhookDelivery, error) { return w.Redeliver(c, c.viewer(), in.ID, event) },
 		Made: func(d engi.WebhookDelivery) []string { return []string{string(d.ID)} },
 		Find: func(ids []string, _ bool) (engi.WebhookDelivery, error) {
-			all, err := w.Deliveries(c, c.owner(), in.ID, 1000)
+			all, err := w.Deliveries(c, c.viewer(), in.ID, 1000)
 			for _, d := range all {
 				if string(d.ID) == ids[0] {
 					return d, nil

@@ -133,18 +133,18 @@ func Workspaces(service engi.Workspaces, previews WorkspacePreviews) Resource {
 			act(Route{
 				Pattern: "DELETE " + one, ID: "remove-workspace", Summary: "Delete a workspace", Access: change,
 				Text: "Deletes the workspace, its history and the data of its services.",
-			}, func(c *call, in *aWorkspace, _ none) error { return w.Remove(c, c.owner(), in.ID) }),
+			}, func(c *call, in *aWorkspace, _ none) error { return w.Remove(c, c.viewer(), in.ID) }),
 			fetch(Route{
 				Pattern: "POST " + one + "/start", ID: "start-workspace", Summary: "Start a workspace", Access: change,
 				Text: "Answers once the workspace's sandbox has the files of the last revision and its services are healthy.",
 			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
-				return to(w.of)(w.Start(c, c.owner(), in.ID))
+				return to(w.of)(w.Start(c, c.viewer(), in.ID))
 			}),
 			fetch(Route{
 				Pattern: "POST " + one + "/stop", ID: "stop-workspace", Summary: "Stop a workspace", Access: change,
 				Text: "Changes in the workspace's sandbox become a revision. Its sandboxes are destroyed; files, history and the data of services stay. Stopping a workspace twice is no error.",
 			}, func(c *call, in *aWorkspace) (v1.Workspace, error) {
-				if err := w.Stop(c, c.owner(), in.ID); err != nil {
+				if err := w.Stop(c, c.viewer(), in.ID); err != nil {
 					return v1.Workspace{}, err
 				}
 				return w.get(c, in)
@@ -176,7 +176,7 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 }
 
 func (w *workspaces) get(c *call, in *aWorkspace) (v1.Workspace, error) {
-	return to(w.of)(w.Get(c, c.owner(), in.ID))
+	return to(w.of)(w.Get(c, c.viewer(), in.ID))
 }
 
 func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.Workspace, error) {
@@ -211,13 +211,13 @@ func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.W
 	if err := check.err(); err != nil {
 		return v1.Workspace{}, err
 	}
-	return to(w.of)(w.Change(c, c.owner(), in.ID, update))
+	return to(w.of)(w.Change(c, c.viewer(), in.ID, update))
 }
 
 func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v1.Link, error) {
-	x, err := w.Get(c, c.owner(), in.ID)
+	x, err := w.Get(c, c.viewer(), in.ID)
 	if err == nil {
-		err = x.Allow(c.owner(), engi.RoleEditor) // this grants access to others
+		err = x.Allow(c.viewer(), engi.RoleEditor) // this grants access to others
 	}
 	if err == nil && w.previews == nil {
 		err = missing(false, "previews of ports")
@@ -265,13 +265,13 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 			}),
 		paged(Route{Pattern: "GET " + one + "/revisions", ID: "list-workspace-revisions", Summary: "List the revisions of a workspace", Text: "The newest come first.", Access: look},
 			func(c *call, in *listWorkspaceRevisions, p engi.Paging) ([]engi.WorkspaceRevision, error) {
-				return w.Revisions(c, c.owner(), in.ID, p)
+				return w.Revisions(c, c.viewer(), in.ID, p)
 			}, workspaceRevisionOf, func(x v1.WorkspaceRevision) string { return strconv.FormatInt(x.Number, 10) }),
 		raw(Route{
 			Pattern: "GET " + one + "/diff", ID: "diff-workspace", Summary: "Compare two revisions of a workspace", Access: look,
 			Text: "Returns a unified diff in git's format.", Answers: []answer{bytesOf(http.StatusOK, textType, nil)},
 		}, func(c *call, in *diffWorkspace, _ none) error {
-			text, err := w.Diff(c, c.owner(), in.ID, in.From, in.To)
+			text, err := w.Diff(c, c.viewer(), in.ID, in.From, in.To)
 			if err != nil {
 				return err
 			}
@@ -282,12 +282,12 @@ func (w *workspaces) filing(one string, look, change Access) []Route {
 			Pattern: "POST " + one + "/restore", ID: "restore-workspace", Summary: "Restore files of a workspace from an earlier revision", Access: change,
 			Text: "Files of an earlier revision become a new revision, which can be reverted too.",
 		}, func(c *call, in *aWorkspace, q v1.RestoreRequest) (v1.WorkspaceRevision, error) {
-			return to(workspaceRevisionOf)(w.Restore(c, c.owner(), in.ID, q.Revision, q.Path))
+			return to(workspaceRevisionOf)(w.Restore(c, c.viewer(), in.ID, q.Revision, q.Path))
 		}),
 		list(Route{
 			Pattern: "GET " + one + "/blame", ID: "blame-workspace-file", Summary: "List the revisions of each line of a file (blame)", Text: "Returns the revision that last changed each line.", Access: look,
 		}, func(c *call, in *workspaceFile) ([]engi.BlameLine, error) {
-			return w.Blame(c, c.owner(), in.ID, in.Path, in.Revision)
+			return w.Blame(c, c.viewer(), in.ID, in.Path, in.Revision)
 		}, func(x engi.BlameLine) v1.BlameLine {
 			return v1.BlameLine{Revision: x.Revision, Actor: x.Actor, CreatedAt: x.Created.UTC(), Text: text(x.Text)}
 		}),
@@ -299,7 +299,7 @@ func (w *workspaces) list(c *call, in *listWorkspaceFiles) (v1.List[v1.Workspace
 	if _, err := path.Match(wanted, ""); err != nil {
 		return v1.List[v1.WorkspaceFile]{}, invalid("query.path", "it is not a pattern: %v", err)
 	}
-	all, err := w.Files(c, c.owner(), in.ID, in.Revision)
+	all, err := w.Files(c, c.viewer(), in.ID, in.Revision)
 	if err != nil {
 		return v1.List[v1.WorkspaceFile]{}, err
 	}
@@ -314,7 +314,7 @@ func (w *workspaces) list(c *call, in *listWorkspaceFiles) (v1.List[v1.Workspace
 
 func (w *workspaces) file(c *call, in *getWorkspaceFile, _ none) error {
 	return downloadFrom(c, in.Path, func(ctx context.Context, path string) (io.ReadCloser, error) {
-		return w.File(ctx, c.owner(), in.ID, path, in.Revision)
+		return w.File(ctx, c.viewer(), in.ID, path, in.Revision)
 	})
 }
 
@@ -323,7 +323,7 @@ func (w *workspaces) put(c *call, in *putWorkspaceFile, _ none) (v1.WorkspaceRev
 	if err != nil {
 		return v1.WorkspaceRevision{}, err
 	}
-	if _, err := w.Get(c, c.owner(), in.ID); err != nil { // check before reading the body
+	if _, err := w.Get(c, c.viewer(), in.ID); err != nil { // check before reading the body
 		return v1.WorkspaceRevision{}, err
 	}
 	body, err := c.readBody()
@@ -338,7 +338,7 @@ func (w *workspaces) put(c *call, in *putWorkspaceFile, _ none) (v1.WorkspaceRev
 func (w *workspaces) revise(c *call, in *changeWorkspaceFile, f engi.WorkspaceFile) (v1.WorkspaceRevision, error) {
 	f.Path = in.Path
 	return to(workspaceRevisionOf)(w.Write(c, engi.WriteSpec{
-		Owner: c.owner(), Workspace: in.ID, Files: []engi.WorkspaceFile{f}, Message: in.Message, Actor: c.auth.ID, Base: in.Base,
+		Viewer: c.viewer(), Workspace: in.ID, Files: []engi.WorkspaceFile{f}, Message: in.Message, Actor: c.auth.ID, Base: in.Base,
 	}))
 }
 
@@ -350,7 +350,7 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 	if check.text("message", q.Message); len(q.Message) > engi.MaxRevisionText {
 		check.addf("message", "it is longer than %d bytes", engi.MaxRevisionText)
 	}
-	spec := engi.WriteSpec{Owner: c.owner(), Workspace: in.ID, Files: writesOf(&check, q.Files), Message: q.Message, Actor: c.auth.ID, Base: q.Base}
+	spec := engi.WriteSpec{Viewer: c.viewer(), Workspace: in.ID, Files: writesOf(&check, q.Files), Message: q.Message, Actor: c.auth.ID, Base: q.Base}
 	if err := check.err(); err != nil {
 		return v1.WorkspaceRevision{}, err
 	}
@@ -390,7 +390,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 	return []Route{
 		list(Route{Pattern: "GET " + all, ID: "list-services", Summary: "List the services of a workspace", Text: "Ordered by name.", Access: look},
 			func(c *call, in *aWorkspace) ([]v1.Service, error) {
-				x, err := to(w.of)(w.Get(c, c.owner(), in.ID))
+				x, err := to(w.of)(w.Get(c, c.viewer(), in.ID))
 				return x.Services, err
 			}, func(s v1.Service) v1.Service { return s }),
 		send(Route{
@@ -403,13 +403,13 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 		act(Route{
 			Pattern: "DELETE " + service, ID: "remove-service", Summary: "Delete a service of a workspace", Access: change, Text: "Deletes the service and its data.",
 		}, func(c *call, in *aService, _ none) error {
-			return w.RemoveService(c, c.owner(), in.ID, in.Service)
+			return w.RemoveService(c, c.viewer(), in.ID, in.Service)
 		}),
 		fetch(Route{
 			Pattern: "POST " + service + "/restart", ID: "restart-service", Summary: "Restart a service of a workspace", Access: change,
 			Text: "Answers once the service is healthy again, or has failed.",
 		}, func(c *call, in *aService) (v1.Service, error) {
-			x, err := w.RestartService(c, c.owner(), in.ID, in.Service)
+			x, err := w.RestartService(c, c.viewer(), in.ID, in.Service)
 			if err != nil {
 				return v1.Service{}, err
 			}
@@ -419,7 +419,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 			Pattern: "GET " + service + "/connection", ID: "get-connection", Summary: "Get the address and credentials of a service", Access: change,
 			Text: "Returns the address for sandboxes of the workspace, and the password. Needs a role that can change the workspace.",
 		}, func(c *call, in *aService) (v1.Connection, error) {
-			x, err := w.Connection(c, c.owner(), in.ID, in.Service)
+			x, err := w.Connection(c, c.viewer(), in.ID, in.Service)
 			return v1.Connection(x), err
 		}),
 		raw(Route{
@@ -430,7 +430,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 		}, w.connect),
 		fetch(Route{Pattern: "GET " + service + "/logs", ID: "get-service-logs", Summary: "Get the log of a service", Access: look, Text: "Returns the end of the log."},
 			func(c *call, in *getServiceLogs) (v1.ServiceLogs, error) {
-				s, err := w.ServiceLogs(c, c.owner(), in.ID, in.Service, in.Max)
+				s, err := w.ServiceLogs(c, c.viewer(), in.ID, in.Service, in.Max)
 				return v1.ServiceLogs{Text: text(s)}, err
 			}),
 	}
@@ -439,7 +439,7 @@ func (w *workspaces) serving(one string, look, change Access) []Route {
 // connect connects a WebSocket to a service.
 func (w *workspaces) connect(c *call, in *aService, _ none) error {
 	return carry(c, "services are reached over a WebSocket", "connect with 'engi workspace service connect', or a WebSocket client", func(ctx context.Context, accept func() net.Conn) error {
-		to, err := w.Dial(ctx, c.owner(), in.ID, in.Service)
+		to, err := w.Dial(ctx, c.viewer(), in.ID, in.Service)
 		if err != nil {
 			return err
 		}
@@ -460,9 +460,9 @@ func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Servi
 	name := cmp.Or(q.Name, q.Type)
 	x, err := once(c, q, idempotency.Creation[engi.Service]{
 		IDs:  []string{name}, // names are unique within a workspace
-		Work: func([]string) (engi.Service, error) { return w.AddService(c, c.owner(), in.ID, spec) },
+		Work: func([]string) (engi.Service, error) { return w.AddService(c, c.viewer(), in.ID, spec) },
 		Find: func([]string, bool) (engi.Service, error) {
-			x, err := w.Get(c, c.owner(), in.ID)
+			x, err := w.Get(c, c.viewer(), in.ID)
 			if err != nil {
 				return engi.Service{}, err
 			}
@@ -523,19 +523,19 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			if err := check.err(); err != nil {
 				return v1.CommandReply{}, err
 			}
-			reply, err := w.Command(c, c.owner(), in.ID, in.Service, q.Args)
+			reply, err := w.Command(c, c.viewer(), in.ID, in.Service, q.Args)
 			return v1.CommandReply{Reply: reply.Value, Refused: reply.Refused}, err
 		}),
 	}
 }
 
 func (in *inDatabase) query(c *call) engi.Query {
-	return engi.Query{Owner: c.owner(), Workspace: in.ID, Service: in.Service, Database: in.Database, ReadOnly: true}
+	return engi.Query{Viewer: c.viewer(), Workspace: in.ID, Service: in.Service, Database: in.Database, ReadOnly: true}
 }
 
 func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 	out := engi.Query{
-		Owner: c.owner(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
+		Viewer: c.viewer(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
 	}
 	check := out.Faults()
 	check.QueryArgs(len(q.Args)) // before they are decoded
@@ -614,7 +614,7 @@ func (w *workspaces) found(c *call, workspace string, s engi.Service) (v1.Servic
 	if !s.HasPage() {
 		return w.service("", s), nil // only an address has the workspace's ID
 	}
-	x, err := w.Get(c, c.owner(), workspace)
+	x, err := w.Get(c, c.viewer(), workspace)
 	return w.service(x.ID, s), err
 }
 

@@ -253,7 +253,7 @@ func TestWorkspaceDatabases(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	want := engi.Query{
-		Owner: "ann", Workspace: "shop", Service: "postgres", Text: "select $1 as n", ReadOnly: true, Database: "d", MaxRows: 7, MaxBytes: 1 << 20, Timeout: 5 * time.Second,
+		Viewer: "ann", Workspace: "shop", Service: "postgres", Text: "select $1 as n", ReadOnly: true, Database: "d", MaxRows: 7, MaxBytes: 1 << 20, Timeout: 5 * time.Second,
 		Args: []any{json.Number("9007199254740993"), json.Number("1.5"), "a", nil, map[string]any{"a": []any{json.Number("1")}}},
 	}
 	if d := gocmp.Diff(want, asked.last); d != "" {

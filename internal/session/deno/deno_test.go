@@ -39,7 +39,7 @@ func TestHosts(t *testing.T) {
 		list, all := allowedHosts(c.p)
 		if c.want == nil {
 			if !all {
-				t.Errorf("%s: %v, want everything left to the wall", name, list)
+				t.Errorf("%s: %v, want everything left to the egress gateway", name, list)
 			}
 			continue
 		}

@@ -80,7 +80,7 @@ func Definition(base, registry string, packages []engi.Dependency) ([]byte, erro
 	run := ""
 	if registry != "" {
 		if !registryForm.MatchString(registry) {
-			return nil, engi.Errorf(engi.Invalid, "%.100q is not the URL of a registry", registry).WithRemedy("write mirrors.npm like https://npm.example.com/")
+			return nil, engi.Errorf(engi.Invalid, "%.100q is not the URL of a registry", registry).WithRemedy("write registries.npm like https://npm.example.com/")
 		}
 		run = "NPM_CONFIG_REGISTRY='" + registry + "'\n"
 	}

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- How far the decisions of the wall on one sandbox are counted: the numbers
+-- How far the decisions of the egress gateway on one sandbox are counted: the numbers
 -- go on when old ones are forgotten.
 CREATE TABLE network_logs (
     sandbox TEXT    PRIMARY KEY,

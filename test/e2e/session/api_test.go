@@ -29,7 +29,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// authority signs certificates that this process, and so the wall, trusts.
+// authority signs certificates that this process, and so the egress gateway, trusts.
 var authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey

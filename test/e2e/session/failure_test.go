@@ -62,7 +62,7 @@ func TestUnreachableRegistry(t *testing.T) {
 		t.Errorf("it does not say which package or why: %s", d.Error)
 	}
 	s := n.session(t, engi.SessionSpec{Name: "s"})
-	_, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)
+	_, err := n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "1"}, nil)
 	if !engi.Is(err, engi.Unavailable) || !strings.Contains(engi.RemedyOf(err), "engi session deps") {
 		t.Errorf("code without packages: %v; %s", err, engi.RemedyOf(err))
 	}
@@ -71,7 +71,7 @@ func TestUnreachableRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Sandboxes().Stop(t.Context(), "", x.ID); err != nil {
+	if err := n.Sandboxes().Stop(t.Context(), engi.Everyone, x.ID); err != nil {
 		t.Error(err)
 	}
 	own := n.session(t, engi.SessionSpec{Template: "base"})
@@ -125,7 +125,7 @@ for (let i = 0; i < 64; i++) await Deno.writeFile("big-" + i, piece);`, "No spac
 	}
 	n.code(t, s.ID, `for await (const e of Deno.readDir(".")) if (e.name.startsWith("big-")) await Deno.remove(e.name);
 await Deno.writeTextFile("more.txt", "room again")`)
-	if err := n.Release(t.Context(), "", string(s.ID)); err != nil {
+	if err := n.Release(t.Context(), engi.Everyone, string(s.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if res := n.code(t, s.ID, `[await Deno.readTextFile("important.txt"), await Deno.readTextFile("more.txt")]`); string(res.Value) != `["keep me","room again"]` {
@@ -142,14 +142,14 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 	n.installed(t)
 	s := n.session(t, engi.SessionSpec{Env: map[string]string{"COLOR": "blue"}})
 	wait(t, "the warm session runs", func() (engi.SessionState, bool) {
-		x, err := n.Sessions.Get(t.Context(), "", string(s.ID))
+		x, err := n.Sessions.Get(t.Context(), engi.Everyone, string(s.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return x.State, x.State == engi.SessionRunning
 	})
 	var printed strings.Builder
-	res, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `console.log("out"); console.error("err"); Deno.env.get("COLOR") + Deno.env.get("MORE")`, Env: map[string]string{"MORE": "!"}},
+	res, err := n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: `console.log("out"); console.error("err"); Deno.env.get("COLOR") + Deno.env.get("MORE")`, Env: map[string]string{"MORE": "!"}},
 		func(c engi.Chunk) { printed.Write(c.Data) })
 	if err != nil || string(res.Value) != `"blue!"` || res.Stdout != "out\n" || res.Stderr != "err\n" || printed.Len() != 8 || res.BootTime != 0 {
 		t.Errorf("%+v, %q, %v", res, printed.String(), err)
@@ -177,14 +177,14 @@ func TestCodeInADenoOfItsOwn(t *testing.T) {
 		n.fails(t, s.ID, code, want)
 	}
 	// An endless loop is ended, and nothing else.
-	res, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `console.log("begun"); for (;;);`, Timeout: 2 * time.Second}, nil)
+	res, err = n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: `console.log("begun"); for (;;);`, Timeout: 2 * time.Second}, nil)
 	if err != nil || res.Error == nil || res.Error.Cause != engi.CauseTimeout || res.Stdout != "begun\n" {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if again := n.code(t, s.ID, `1`); again.Sandbox != res.Sandbox {
 		t.Errorf("the loop took the sandbox with it")
 	}
-	if _, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1", Timeout: time.Hour}, nil); !engi.Is(err, engi.Invalid) {
+	if _, err := n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "1", Timeout: time.Hour}, nil); !engi.Is(err, engi.Invalid) {
 		t.Errorf("a timeout over the node's: %v", err)
 	}
 }
@@ -199,7 +199,7 @@ func TestDormancy(t *testing.T) {
 	for _, p := range []engi.Persistence{engi.PersistSession, engi.PersistSnapshot, engi.PersistNone} {
 		s := n.session(t, engi.SessionSpec{Persistence: p, Dormancy: 2 * time.Second})
 		before := n.code(t, s.ID, `await Deno.writeTextFile("here", "still"); 1`)
-		g, release, err := n.Sessions.Enter(t.Context(), "", string(s.ID))
+		g, release, err := n.Sessions.Enter(t.Context(), engi.Everyone, string(s.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +207,7 @@ func TestDormancy(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second) // the session is in use
-		if x, err := n.Sessions.Get(t.Context(), "", string(s.ID)); err != nil || x.State != engi.SessionRunning {
+		if x, err := n.Sessions.Get(t.Context(), engi.Everyone, string(s.ID)); err != nil || x.State != engi.SessionRunning {
 			t.Errorf("%s: in use: %+v, %v", p, x, err)
 		}
 		release()
@@ -216,13 +216,13 @@ func TestDormancy(t *testing.T) {
 			want = engi.SessionHibernated
 		}
 		wait(t, "it is dormant", func() (engi.SessionState, bool) {
-			x, err := n.Sessions.Get(t.Context(), "", string(s.ID))
+			x, err := n.Sessions.Get(t.Context(), engi.Everyone, string(s.ID))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return x.State, x.State == want
 		})
-		res, err := n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: `await Deno.readTextFile("here")`}, nil)
+		res, err := n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: `await Deno.readTextFile("here")`}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +232,7 @@ func TestDormancy(t *testing.T) {
 		if same := res.Sandbox == before.Sandbox; same != (p == engi.PersistSnapshot) {
 			t.Errorf("%s: the same sandbox: %t", p, same)
 		}
-		g, release, err = n.Sessions.Enter(t.Context(), "", string(s.ID))
+		g, release, err = n.Sessions.Enter(t.Context(), engi.Everyone, string(s.ID))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,5 @@
 // Package session tests sessions in real sandboxes: with packages of a registry
-// in the test, volumes, and an API behind the wall.
+// in the test, volumes, and an API behind the egress gateway.
 package session
 
 import (
@@ -25,7 +25,7 @@ func settings(t *testing.T, r *registry, section string) config.Config {
 		t.Setenv(name, "")
 	}
 	c := env.Config(t, section)
-	c.Mirrors.NPM = r.address()
+	c.Registries.NPM = r.address()
 	return c
 }
 
@@ -45,9 +45,9 @@ func run(t *testing.T, c config.Config) *running {
 			return
 		}
 		// Terminate all sessions, so that no volume stays mounted.
-		all, err := n.List(context.Background(), "", engi.Paging{})
+		all, err := n.List(context.Background(), engi.Everyone, engi.Paging{})
 		for _, s := range all {
-			err = errors.Join(err, n.Terminate(context.Background(), "", string(s.ID)))
+			err = errors.Join(err, n.Terminate(context.Background(), engi.Everyone, string(s.ID)))
 		}
 		if err != nil {
 			t.Error(err)
@@ -113,13 +113,13 @@ func (n *running) session(t *testing.T, spec engi.SessionSpec) engi.Session {
 // code runs code, which must come to its end.
 func (n *running) code(t *testing.T, id engi.SessionID, code string) engi.CodeResult {
 	t.Helper()
-	res, err := n.RunCode(t.Context(), "", string(id), engi.CodeSpec{Code: code}, nil)
+	res, err := n.RunCode(t.Context(), engi.Everyone, string(id), engi.CodeSpec{Code: code}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !res.OK {
 		time.Sleep(time.Second) // the records are written late
-		events, err := n.NetworkLog().Events(t.Context(), "", res.Sandbox, 0, 50, false)
+		events, err := n.NetworkLog().Events(t.Context(), engi.Everyone, res.Sandbox, 0, 50, false)
 		for _, e := range events {
 			t.Logf("%s %s %s allowed %t by %q: %s", e.Kind, e.Host, e.Address, e.Allowed, e.Rule, e.Reason)
 		}
@@ -134,7 +134,7 @@ func (n *running) code(t *testing.T, id engi.SessionID, code string) engi.CodeRe
 // fails runs code, which must fail with text in its error.
 func (n *running) fails(t *testing.T, id engi.SessionID, code, text string) engi.CodeResult {
 	t.Helper()
-	res, err := n.RunCode(t.Context(), "", string(id), engi.CodeSpec{Code: code}, nil)
+	res, err := n.RunCode(t.Context(), engi.Everyone, string(id), engi.CodeSpec{Code: code}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

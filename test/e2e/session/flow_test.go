@@ -11,7 +11,7 @@ import (
 
 // TestFlow tests a session from end to end: a dependency with docs,
 // secret and host; its snapshot; a session; code that calls the API through the
-// SDK with a secret that the wall inserts; a second session from the
+// SDK with a secret that the egress gateway inserts; a second session from the
 // same snapshot; a volume that survives and is removed at the end.
 func TestFlow(t *testing.T) {
 	r := newRegistry(t)
@@ -79,9 +79,9 @@ issues.map((i: { title: string }) => i.title)`
 	// other host, and still has only a placeholder to send.
 	open := n.session(t, engi.SessionSpec{Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"evil.test"}}})
 	before := len(a.seen())
-	// The session does not trust the API's certificate, unlike the wall: in that
+	// The session does not trust the API's certificate, unlike the egress gateway: in that
 	// case no request arrives.
-	if res, err := n.RunCode(t.Context(), "", string(open.ID), engi.CodeSpec{Code: evil}, nil); err != nil {
+	if res, err := n.RunCode(t.Context(), engi.Everyone, string(open.ID), engi.CodeSpec{Code: evil}, nil); err != nil {
 		t.Fatal(err)
 	} else if res.OK && string(res.Value) != "401" {
 		t.Errorf("the other host says %s", res.Value)
@@ -96,7 +96,7 @@ issues.map((i: { title: string }) => i.title)`
 	second := n.session(t, engi.SessionSpec{Name: "second"})
 	res = n.code(t, second.ID, call)
 	t.Logf("second session: sandbox after %v (wanted: less than 1s), code in %v", res.BootTime.Round(time.Millisecond), res.Duration.Round(time.Millisecond))
-	if err := n.Terminate(t.Context(), "", "second"); err != nil {
+	if err := n.Terminate(t.Context(), engi.Everyone, "second"); err != nil {
 		t.Error(err)
 	}
 
@@ -104,24 +104,24 @@ issues.map((i: { title: string }) => i.title)`
 	// imported.
 	n.code(t, s.ID, `await Deno.mkdir("lib"); await Deno.writeTextFile("lib/titles.ts", "export const shout = (s: string) => s.toUpperCase() + '!';")`)
 	old := n.code(t, s.ID, `1`).Sandbox
-	if err := n.Release(t.Context(), "", "ui"); err != nil {
+	if err := n.Release(t.Context(), engi.Everyone, "ui"); err != nil {
 		t.Fatal(err)
 	}
-	if x, err := n.Sessions.Get(t.Context(), "", "ui"); err != nil || x.State != engi.SessionIdle || x.Sandbox != "" || x.Volume == "" {
+	if x, err := n.Sessions.Get(t.Context(), engi.Everyone, "ui"); err != nil || x.State != engi.SessionIdle || x.Sandbox != "" || x.Volume == "" {
 		t.Errorf("released: %+v, %v", x, err)
 	}
 	res = n.code(t, s.ID, `import { shout } from "./lib/titles.ts"; shout("kept")`)
 	if string(res.Value) != `"KEPT!"` || res.Sandbox == old || res.BootTime == 0 {
 		t.Errorf("after release: %s in %s, was %s", res.Value, res.Sandbox, old)
 	}
-	used, err := n.Sessions.Get(t.Context(), "", "ui")
+	used, err := n.Sessions.Get(t.Context(), engi.Everyone, "ui")
 	if err != nil || !used.Used.After(s.Created) || used.Expires.Sub(used.Used) != s.TTL {
 		t.Errorf("registry: %+v, %v", used, err)
 	}
 
 	// The time to live removes sandbox, volume and entry.
 	gone := wait(t, "the session is over", func() (engi.Session, bool) {
-		x, err := n.Sessions.Get(t.Context(), "", string(s.ID))
+		x, err := n.Sessions.Get(t.Context(), engi.Everyone, string(s.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,10 +130,10 @@ issues.map((i: { title: string }) => i.title)`
 	if since := time.Since(used.Used); since < s.TTL {
 		t.Errorf("it went after %v, want %v", since, s.TTL)
 	}
-	if all, err := n.Sessions.List(t.Context(), "", engi.Paging{}); err != nil || slices.ContainsFunc(all, func(x engi.Session) bool { return x.ID == gone.ID }) {
+	if all, err := n.Sessions.List(t.Context(), engi.Everyone, engi.Paging{}); err != nil || slices.ContainsFunc(all, func(x engi.Session) bool { return x.ID == gone.ID }) {
 		t.Errorf("still listed: %v, %v", all, err)
 	}
-	_, err = n.RunCode(t.Context(), "", string(s.ID), engi.CodeSpec{Code: "1"}, nil)
+	_, err = n.RunCode(t.Context(), engi.Everyone, string(s.ID), engi.CodeSpec{Code: "1"}, nil)
 	if !engi.Is(err, engi.NotFound) || !strings.Contains(err.Error(), "nobody used it for 10s") || !strings.Contains(engi.RemedyOf(err), "new one") {
 		t.Errorf("code in an expired session: %v; %s", err, engi.RemedyOf(err))
 	}

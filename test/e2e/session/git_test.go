@@ -111,7 +111,7 @@ func (s *gitServer) repository(name string, more ...func(work string)) (first st
 // inside runs a program in a session and returns its output and its exit code.
 func (n *running) inside(t *testing.T, id engi.SessionID, user string, args ...string) (string, int) {
 	t.Helper()
-	g, release, err := n.Sessions.Enter(t.Context(), "", string(id))
+	g, release, err := n.Sessions.Enter(t.Context(), engi.Everyone, string(id))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,7 @@ func (n *running) client(t *testing.T, owner string) *client.Client {
 // events returns the types of a session's events, oldest first.
 func (n *running) events(t *testing.T, id engi.SessionID, prefix string) (types []string) {
 	t.Helper()
-	all, err := n.Node.Events().List(t.Context(), "", engi.EventFilter{Subject: string(id), Types: []string{prefix + "*"}, Oldest: true})
+	all, err := n.Node.Events().List(t.Context(), engi.Everyone, engi.EventFilter{Subject: string(id), Types: []string{prefix + "*"}, Oldest: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func (n *running) events(t *testing.T, id engi.SessionID, prefix string) (types 
 }
 
 // TestGit tests the work on a repository from end to end: a clone with a password that
-// the wall inserts, pushes on demand, on release and at the end, a conflict,
+// the egress gateway inserts, pushes on demand, on release and at the end, a conflict,
 // and the limits of the password in a session.
 func TestGit(t *testing.T) {
 	env.Slow(t)

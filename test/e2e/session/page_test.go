@@ -51,7 +51,7 @@ func act(t *testing.T, here *client.Client, session, action string) v1.Page {
 }
 
 // TestPage has a model that draws data of an API: it searches the docs, runs code whose
-// secret the wall inserts, and saves a module, which it finds again in
+// secret the egress gateway inserts, and saves a module, which it finds again in
 // another session.
 func TestPage(t *testing.T) {
 	env.Slow(t)
@@ -119,7 +119,7 @@ hosts = ["api.acme.test"]
 	if page := act(t, here, "first", "show"); page.HTML != want {
 		t.Fatalf("%+v", page)
 	}
-	if x, err := n.Sessions.Get(t.Context(), "", "first"); err != nil || x.State != engi.SessionRunning {
+	if x, err := n.Sessions.Get(t.Context(), engi.Everyone, "first"); err != nil || x.State != engi.SessionRunning {
 		t.Errorf("%+v, %v", x, err)
 	}
 	wait(t, "the module is saved", func() ([]v1.CodeModule, bool) {

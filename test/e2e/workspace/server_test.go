@@ -59,7 +59,7 @@ func (b *serviceSandbox) boot() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	g, leave, err := n.Sandboxes().Enter(b.t.Context(), "", sb.ID)
+	g, leave, err := n.Sandboxes().Enter(b.t.Context(), engi.Everyone, sb.ID)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func (b *serviceSandbox) sh(line string) string {
 // destroy ends the sandbox and all its programs.
 func (b *serviceSandbox) destroy() {
 	b.t.Helper()
-	if err := shared.Node(b.t).Sandboxes().Stop(b.t.Context(), "", b.id); err != nil {
+	if err := shared.Node(b.t).Sandboxes().Stop(b.t.Context(), engi.Everyone, b.id); err != nil {
 		b.t.Fatal(err)
 	}
 }

@@ -61,7 +61,7 @@ func (d *fixture) start() {
 // service returns the current state of a service.
 func (d *fixture) service(w, name string) engi.Service {
 	d.t.Helper()
-	got, err := d.Get(d.t.Context(), owner, w)
+	got, err := d.Get(d.t.Context(), owner.Viewer(), w)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func (d *fixture) healthy(w, name string, since time.Time) engi.Service {
 // run runs a program in a sandbox, with its input, and returns its output.
 func (d *fixture) run(id engi.SandboxID, vars map[string]string, args ...string) string {
 	d.t.Helper()
-	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", id)
+	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), engi.Everyone, id)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func run(t *testing.T, g engi.Guest, c engi.Command) string {
 // like every other client.
 func (d *fixture) ask(w, name, text string) string {
 	d.t.Helper()
-	c, err := d.Connection(d.t.Context(), owner, w, name)
+	c, err := d.Connection(d.t.Context(), owner.Viewer(), w, name)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func (d *fixture) addresses(w string, names ...string) string {
 				}
 				work.Go(func() {
 					defer c.Close()
-					to, err := d.Dial(context.WithoutCancel(d.t.Context()), owner, w, name)
+					to, err := d.Dial(context.WithoutCancel(d.t.Context()), owner.Viewer(), w, name)
 					if err != nil {
 						return // the client sees the error
 					}
@@ -177,7 +177,7 @@ func (d *fixture) addresses(w string, names ...string) string {
 			}
 		})
 		d.t.Cleanup(func() { l.Close(); work.Wait() })
-		c, err := d.Connection(d.t.Context(), owner, w, name)
+		c, err := d.Connection(d.t.Context(), owner.Viewer(), w, name)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func (d *fixture) program(args ...string) string {
 // killServer kills a server as the kernel would.
 func (d *fixture) killServer(id engi.SandboxID) {
 	d.t.Helper()
-	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", id)
+	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), engi.Everyone, id)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -228,7 +228,7 @@ func (d *fixture) killServer(id engi.SandboxID) {
 // empty reports sandboxes of the owner that still exist.
 func (d *fixture) empty(when string) {
 	d.t.Helper()
-	all, err := shared.Node(d.t).Sandboxes().List(d.t.Context(), owner, engi.SandboxFilter{Limit: -1})
+	all, err := shared.Node(d.t).Sandboxes().List(d.t.Context(), owner.Viewer(), engi.SandboxFilter{Limit: -1})
 	if err != nil || len(all) > 0 {
 		d.t.Errorf("%s there are sandboxes: %+v, %v", when, all, err)
 	}
@@ -237,7 +237,7 @@ func (d *fixture) empty(when string) {
 // page requests a page from nginx.
 func (d *fixture) page(w, path string) string {
 	d.t.Helper()
-	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), "", d.service(w, "nginx").Sandbox)
+	g, leave, err := shared.Node(d.t).Sandboxes().Enter(d.t.Context(), engi.Everyone, d.service(w, "nginx").Sandbox)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -326,7 +326,7 @@ func TestServices(t *testing.T) {
 		s := d.service("shop", name)
 		write()
 		now := time.Now()
-		if err := shared.Node(t).Sandboxes().Stop(ctx, "", s.Sandbox); err != nil {
+		if err := shared.Node(t).Sandboxes().Stop(ctx, engi.Everyone, s.Sandbox); err != nil {
 			t.Fatal(err)
 		}
 		again := d.healthy("shop", name, now)
@@ -338,7 +338,7 @@ func TestServices(t *testing.T) {
 	}
 
 	// Another node finds the servers unchanged.
-	before, err := d.Get(ctx, owner, "shop")
+	before, err := d.Get(ctx, owner.Viewer(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestServices(t *testing.T) {
 	d.start()
 	write()
 	check("after a restart of the node")
-	after, err := d.Get(ctx, owner, "shop")
+	after, err := d.Get(ctx, owner.Viewer(), "shop")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,24 +357,24 @@ func TestServices(t *testing.T) {
 	}
 
 	now := time.Now()
-	if s, err := d.RestartService(ctx, owner, "shop", "postgres"); err != nil || s.State != engi.ServiceHealthy || s.Restarts != 0 || !s.Started.After(now) {
+	if s, err := d.RestartService(ctx, owner.Viewer(), "shop", "postgres"); err != nil || s.State != engi.ServiceHealthy || s.Restarts != 0 || !s.Started.After(now) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if text, err := d.ServiceLogs(ctx, owner, "shop", "postgres", 0); err != nil || !strings.Contains(text, "ready to accept connections") {
+	if text, err := d.ServiceLogs(ctx, owner.Viewer(), "shop", "postgres", 0); err != nil || !strings.Contains(text, "ready to accept connections") {
 		t.Errorf("logs %q, %v", text, err)
 	}
 
 	now = time.Now()
-	if err := d.Stop(ctx, owner, "shop"); err != nil {
+	if err := d.Stop(ctx, owner.Viewer(), "shop"); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("all are stopped after %v", time.Since(now))
-	if w, err = d.Get(ctx, owner, "shop"); err != nil || w.Services[0].State != engi.ServiceStopped || w.Services[0].Sandbox != "" {
+	if w, err = d.Get(ctx, owner.Viewer(), "shop"); err != nil || w.Services[0].State != engi.ServiceStopped || w.Services[0].Sandbox != "" {
 		t.Errorf("%+v, %v", w, err)
 	}
 	d.empty("after a stop")
 	now = time.Now()
-	if w, err = d.Start(ctx, owner, "shop"); err != nil {
+	if w, err = d.Start(ctx, owner.Viewer(), "shop"); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("the workspace and all services run after %v", time.Since(now))
@@ -383,11 +383,11 @@ func TestServices(t *testing.T) {
 	for _, s := range w.Services {
 		d.run(w.Sandbox, nil, "python3", "-c", fmt.Sprintf("import socket; socket.create_connection((%q, %d), 10).close()", s.Host, s.Port))
 	}
-	if err := d.Remove(ctx, owner, "shop"); err != nil {
+	if err := d.Remove(ctx, owner.Viewer(), "shop"); err != nil {
 		t.Fatal(err)
 	}
 	d.empty("after the removal")
-	if all, err := shared.Node(t).Volumes().List(ctx, owner, engi.Paging{}); err != nil || len(all) > 0 {
+	if all, err := shared.Node(t).Volumes().List(ctx, owner.Viewer(), engi.Paging{}); err != nil || len(all) > 0 {
 		t.Errorf("volumes %+v, %v", all, err)
 	}
 }

@@ -23,7 +23,7 @@ import (
 const (
 	// AuthorityPath is the path of the authority's certificate alone, where
 	// update-ca-certificates also finds it.
-	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt"
+	AuthorityPath = "/usr/local/share/ca-certificates/engi-egress.crt"
 	// BundlePath is the path of the system's certificates, followed by the
 	// authority's.
 	BundlePath = "/etc/ssl/certs/ca-certificates.crt"
@@ -92,7 +92,7 @@ func (i *Interceptor) newAuthority(id engi.SandboxID) (_ *authority, err error) 
 	month := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
 	t := &x509.Certificate{
 		SerialNumber:          new(big.Int).SetBytes(i.derive(15, "serial", string(id), month.String())),
-		Subject:               pkix.Name{CommonName: "engi wall of " + string(id), Organization: []string{"engi"}},
+		Subject:               pkix.Name{CommonName: "engi egress of " + string(id), Organization: []string{"engi"}},
 		NotBefore:             month.AddDate(0, -1, 0), // clocks differ
 		NotAfter:              month.AddDate(0, authorityMonths, 0),
 		IsCA:                  true,

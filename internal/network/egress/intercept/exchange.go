@@ -132,7 +132,7 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 	for _, rule := range x.rules {
 		for _, name := range rule.secrets() {
 			if _, known := x.values[name]; !known {
-				value, hosts, strip, err := x.i.o.Use(ctx, x.sandbox.owner, name)
+				value, hosts, strip, err := x.i.o.Use(ctx, x.sandbox.owner.Reach(), name)
 				if err == nil && !x.target.pinned(hosts) {
 					return http.StatusForbidden, engi.Errorf(engi.Denied, "secret %s may not go to %s", name, x.target.Host).
 						WithRemedy("it is pinned to %s", strings.Join(hosts, ", "))

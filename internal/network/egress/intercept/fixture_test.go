@@ -92,11 +92,11 @@ func newFixture(t testing.TB, p engi.NetworkPolicy, change ...func(*intercept.Op
 	t.Helper()
 	f := &fixture{t: t, id: engi.NewSandboxID(), ca: newTestCA(t), routes: map[string]string{}, secrets: map[string]string{secret: value, "TOKEN": plain}}
 	o := intercept.Options{
-		Reveal: func(_ context.Context, owner engi.Owner, name string) (string, error) {
+		Reveal: func(_ context.Context, viewer engi.Viewer, name string) (string, error) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			v, ok := f.secrets[name]
-			if !ok || owner != "ann" {
+			if !ok || viewer != "ann" {
 				return "", engi.Errorf(engi.NotFound, "no such secret")
 			}
 			return v, nil

@@ -54,11 +54,11 @@ type Options struct {
 	Key []byte
 	// Reveal returns the value of an owner's secret by ID or name. It is
 	// called for each request.
-	Reveal func(ctx context.Context, owner engi.Owner, idOrName string) (string, error)
+	Reveal func(ctx context.Context, viewer engi.Viewer, idOrName string) (string, error)
 	// Use, if set, replaces Reveal where secrets may be pinned. It
 	// returns the only hosts that a pinned secret may be sent to, and
 	// whether the secret is masked in bodies even if the grant does not require it.
-	Use func(ctx context.Context, owner engi.Owner, idOrName string) (value string, hosts []string, strip bool, err error)
+	Use func(ctx context.Context, viewer engi.Viewer, idOrName string) (value string, hosts []string, strip bool, err error)
 	// Dial connects to a host, without TLS, if the sandbox's policy allows it.
 	Dial func(ctx context.Context, id engi.SandboxID, host string, port uint16) (net.Conn, error)
 	// Approver decides on requests for which a rule asks. Nil refuses such requests.
@@ -116,8 +116,8 @@ func New(o Options) (*Interceptor, error) {
 		return nil, engi.Errorf(engi.Invalid, "an interceptor needs Reveal and Dial")
 	}
 	if o.Use == nil {
-		o.Use = func(ctx context.Context, owner engi.Owner, idOrName string) (string, []string, bool, error) {
-			value, err := o.Reveal(ctx, owner, idOrName)
+		o.Use = func(ctx context.Context, viewer engi.Viewer, idOrName string) (string, []string, bool, error) {
+			value, err := o.Reveal(ctx, viewer, idOrName)
 			return value, nil, false, err
 		}
 	}

@@ -24,8 +24,8 @@ func TestPinnedSecretsStay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, p, func(o *intercept.Options) {
 				reveal := o.Reveal
-				o.Use = func(ctx context.Context, owner engi.Owner, name string) (string, []string, bool, error) {
-					v, err := reveal(ctx, owner, name)
+				o.Use = func(ctx context.Context, viewer engi.Viewer, name string) (string, []string, bool, error) {
+					v, err := reveal(ctx, viewer, name)
 					return v, hosts, shared, err
 				}
 			})

@@ -20,7 +20,7 @@ import (
 // A Store keeps events; see egress.Store.
 type Store interface {
 	Append(ctx context.Context, events []engi.NetworkRecord) error
-	Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
+	Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error)
 }
 
 const (
@@ -180,7 +180,7 @@ func (j *Journal) flush(ctx context.Context) {
 }
 
 // Events implements engi.NetworkLog.
-func (j *Journal) Events(ctx context.Context, owner engi.Owner, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
+func (j *Journal) Events(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, seq int64, limit int, wait bool) ([]engi.NetworkRecord, error) {
 	if limit <= 0 {
 		limit = 1000
 	}
@@ -194,7 +194,7 @@ func (j *Journal) Events(ctx context.Context, owner engi.Owner, id engi.SandboxI
 		if wait && ctx.Err() != nil {
 			return nil, nil
 		}
-		events, err := j.store.Events(ctx, owner, id, seq, limit)
+		events, err := j.store.Events(ctx, viewer, id, seq, limit)
 		if err != nil || len(events) > 0 || !wait {
 			if wait && ctx.Err() != nil {
 				return nil, nil

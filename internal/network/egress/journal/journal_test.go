@@ -32,7 +32,7 @@ func (m *memory) Append(_ context.Context, events []engi.NetworkRecord) error {
 	return nil
 }
 
-func (m *memory) Events(_ context.Context, _ engi.Owner, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error) {
+func (m *memory) Events(_ context.Context, _ engi.Viewer, id engi.SandboxID, seq int64, limit int) ([]engi.NetworkRecord, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []engi.NetworkRecord
@@ -50,7 +50,7 @@ func TestWaitsForEvents(t *testing.T) {
 	l := j.NewLog()
 	got := make(chan []engi.NetworkRecord)
 	go func() {
-		events, _ := j.Events(t.Context(), "", "sbx_1", 0, 0, true)
+		events, _ := j.Events(t.Context(), engi.Everyone, "sbx_1", 0, 0, true)
 		got <- events
 	}()
 	l.Add(engi.NetworkRecord{Sandbox: "sbx_2", Kind: engi.NetworkLookup})
@@ -60,7 +60,7 @@ func TestWaitsForEvents(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if events, err := j.Events(ctx, "", "sbx_1", 9, 0, true); err != nil || len(events) != 0 {
+	if events, err := j.Events(ctx, engi.Everyone, "sbx_1", 9, 0, true); err != nil || len(events) != 0 {
 		t.Errorf("%+v, %v", events, err)
 	}
 }

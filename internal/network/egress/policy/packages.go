@@ -27,7 +27,7 @@ func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *
 		names := slices.Sorted(maps.Keys(hosts))
 		if len(names) == 0 {
 			return nil, engi.Errorf(engi.Unsupported, "network rule %q: this node serves no packages", clip.Text(r.text, maxShown)).
-				WithRemedy("name the hosts of registries instead; the operator may open [packages] in the node's configuration")
+				WithRemedy("name the hosts of registries instead; the operator may open [mirror] in the node's configuration")
 		}
 		if r.packages != allEcosystems {
 			if hosts[r.packages] == nil {

@@ -199,7 +199,7 @@ func TestJudgedHosts(t *testing.T) {
 // BenchmarkRequests judges a message of 4 KiB by 300 rules of method, path and body,
 // of which the last decides: all for one host, or each for its own.
 func BenchmarkRequests(b *testing.B) {
-	body := []byte(`{"model":"small-1","max_tokens":100,"messages":[` + strings.Repeat(`{"role":"user","content":[{"type":"text","text":"What does the wall cost, and who pays?"}]},`, 40) +
+	body := []byte(`{"model":"small-1","max_tokens":100,"messages":[` + strings.Repeat(`{"role":"user","content":[{"type":"text","text":"What does the egress gateway cost, and who pays?"}]},`, 40) +
 		`{"role":"user","content":"."}],"tools":[{"type":"custom","name":"a","input_schema":{"type":"object"}}]}`)
 	for name, host := range map[string]string{"one host": "api.example.com", "each its host": "api%d.example.com"} {
 		p := restricted()

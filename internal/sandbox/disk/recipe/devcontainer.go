@@ -75,7 +75,7 @@ var ignored = map[string]string{
 	"capAdd":            "sandboxes have the capabilities of ordinary containers",
 	"securityOpt":       "there is no Docker",
 	"overrideCommand":   "the entry point of an image never runs",
-	"secrets":           "secrets are put into requests at the wall, see 'engi secret'",
+	"secrets":           "secrets are put into requests at the egress gateway, see 'engi secret'",
 	"context":           "it belongs to a Dockerfile",
 	"service":           "it belongs to Docker Compose",
 	"runServices":       "it belongs to Docker Compose",

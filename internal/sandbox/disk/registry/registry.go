@@ -66,18 +66,17 @@ type LogLine struct {
 //
 //  1. Put stores a new or changed template. It reports Conflict if another template of its owner
 //     has the name. It deletes the logs of builds that were removed.
-//  2. Get returns a template of owner by ID or name, or reports NotFound. A template
-//     with this ID takes precedence over one with this name. The empty owner may get
-//     any template; by name, its own takes precedence.
-//  3. List returns the templates of owner, or of all owners if owner is empty,
-//     by name.
+//  2. Get returns a template that viewer sees by ID or name, or reports NotFound. A template
+//     with this ID takes precedence over one with this name. For Everyone, the node's template
+//     of a name takes precedence.
+//  3. List returns the templates that viewer sees, by name.
 //  4. Remove deletes a template and its logs, if it exists.
 //  5. AddLines appends to a build's log; Lines returns up to limit lines that
 //     follow the first skip lines, in order.
 type Store interface {
 	Put(ctx context.Context, t Template) error
-	Get(ctx context.Context, owner engi.Owner, idOrName string) (Template, error)
-	List(ctx context.Context, owner engi.Owner) ([]Template, error)
+	Get(ctx context.Context, viewer engi.Viewer, idOrName string) (Template, error)
+	List(ctx context.Context, viewer engi.Viewer) ([]Template, error)
 	Remove(ctx context.Context, id string) error
 	AddLines(ctx context.Context, template, build string, lines []LogLine) error
 	Lines(ctx context.Context, build string, skip, limit int) ([]LogLine, error)

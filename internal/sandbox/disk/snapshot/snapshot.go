@@ -23,18 +23,18 @@ import (
 )
 
 // A Store keeps records of snapshots. Data written by a method that has returned survives a kill.
-// Lookups see only the snapshots of owner, or all snapshots for the empty owner. They see neither
-// removed snapshots nor snapshots that expired before now.
+// Look-ups find only the snapshots that viewer sees. They find neither removed snapshots nor
+// snapshots that expired before now.
 type Store interface {
 	// Put stores a new snapshot. In the same transaction, an older snapshot of the
 	// same owner loses the name.
 	Put(ctx context.Context, s engi.Snapshot) error
-	// Find returns a snapshot by ID or name, or reports NotFound. It reports Conflict for a name that several
-	// owners use if owner is empty and owns none of these snapshots.
-	Find(ctx context.Context, owner engi.Owner, idOrName string, now time.Time) (engi.Snapshot, error)
+	// Find returns a snapshot by ID or name, or reports NotFound. For [engi.Everyone], it reports
+	// Conflict for a name that several owners use, but not the node.
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string, now time.Time) (engi.Snapshot, error)
 	// List returns snapshots, newest first. It reports Invalid for a page after a snapshot
 	// that is not selected.
-	List(ctx context.Context, q Filter) ([]engi.Snapshot, error)
+	List(ctx context.Context, viewer engi.Viewer, q Filter) ([]engi.Snapshot, error)
 	// Usage returns the number of an owner's snapshots, including expired ones, and the
 	// bytes of their files and of the files of removed snapshots. Its cost does not depend
 	// on the number of snapshots.
@@ -53,7 +53,6 @@ type Store interface {
 
 // A Filter selects snapshots. The zero value selects all snapshots that are not removed.
 type Filter struct {
-	Owner   engi.Owner
 	Sandbox engi.SandboxID // snapshots of this sandbox; empty means any
 	Now     time.Time      // exclude snapshots that expired before this time; zero excludes none
 	Removed bool           // removed snapshots instead of others
@@ -108,11 +107,11 @@ func Open(ctx context.Context, o Options) (_ *Registry, err error) {
 // sweep removes directories without a record, and records without a directory,
 // which a power failure may leave.
 func (r *Registry) sweep(ctx context.Context) error {
-	kept, err := r.o.Store.List(ctx, Filter{})
+	kept, err := r.o.Store.List(ctx, engi.Everyone, Filter{})
 	if err != nil {
 		return err
 	}
-	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
+	removed, err := r.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if err != nil {
 		return err
 	}
@@ -229,13 +228,13 @@ func (r *Registry) Create(ctx context.Context, s engi.Snapshot, fill func(dir st
 	return s, nil
 }
 
-// Use returns a snapshot and the directory of its files, which are not deleted until
-// release is called, even if the snapshot is removed; release may be repeated. The
-// empty owner also finds removed snapshots by ID if their files still exist, so
-// that they can be used again after a restart.
-func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Snapshot, dir string, release func(), err error) {
+// Use returns a snapshot and the directory of its files, which are not deleted until release is
+// called, even if the snapshot is removed; release may be repeated. [engi.Everyone] also finds
+// removed snapshots by ID if their files still exist, so that they can be used again after a
+// restart.
+func (r *Registry) Use(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Snapshot, dir string, release func(), err error) {
 	defer engi.Annotate(&err, "use snapshot %s", idOrName)
-	s, err := r.find(ctx, owner, idOrName)
+	s, err := r.find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Snapshot{}, "", nil, err
 	}
@@ -244,7 +243,7 @@ func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (
 	}
 	release = sync.OnceFunc(func() { r.removeUser(s.ID) })
 	// The snapshot may have been deleted between find and addUser.
-	if s, err = r.find(ctx, owner, string(s.ID)); err == nil {
+	if s, err = r.find(ctx, viewer, string(s.ID)); err == nil {
 		s.Used = r.now().UTC().Truncate(time.Millisecond)
 		err = r.o.Store.Touch(ctx, s.ID, s.Used)
 	}
@@ -255,12 +254,12 @@ func (r *Registry) Use(ctx context.Context, owner engi.Owner, idOrName string) (
 	return s, r.dir(s.ID), release, nil
 }
 
-func (r *Registry) find(ctx context.Context, owner engi.Owner, idOrName string) (engi.Snapshot, error) {
-	s, err := r.o.Store.Find(ctx, owner, idOrName, r.now())
-	if !engi.Is(err, engi.NotFound) || owner != "" {
+func (r *Registry) find(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Snapshot, error) {
+	s, err := r.o.Store.Find(ctx, viewer, idOrName, r.now())
+	if !engi.Is(err, engi.NotFound) || viewer != engi.Everyone {
 		return s, err
 	}
-	removed, e := r.o.Store.List(ctx, Filter{Removed: true})
+	removed, e := r.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if e != nil {
 		return s, e
 	}
@@ -303,21 +302,21 @@ func (r *Registry) removeUser(id engi.SnapshotID) {
 }
 
 // Get implements [engi.Snapshots].
-func (r *Registry) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Snapshot, err error) {
+func (r *Registry) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "snapshot %s", idOrName)
-	return r.o.Store.Find(ctx, owner, idOrName, r.now())
+	return r.o.Store.Find(ctx, viewer, idOrName, r.now())
 }
 
 // List implements [engi.Snapshots].
-func (r *Registry) List(ctx context.Context, owner engi.Owner, sandbox engi.SandboxID, p engi.Paging) (_ []engi.Snapshot, err error) {
+func (r *Registry) List(ctx context.Context, viewer engi.Viewer, sandbox engi.SandboxID, p engi.Paging) (_ []engi.Snapshot, err error) {
 	defer engi.Annotate(&err, "list snapshots")
-	return r.o.Store.List(ctx, Filter{Owner: owner, Sandbox: sandbox, Now: r.now(), Page: p})
+	return r.o.Store.List(ctx, viewer, Filter{Sandbox: sandbox, Now: r.now(), Page: p})
 }
 
 // Remove implements [engi.Snapshots].
-func (r *Registry) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (r *Registry) Remove(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove snapshot %s", idOrName)
-	s, err := r.o.Store.Find(ctx, owner, idOrName, r.now())
+	s, err := r.o.Store.Find(ctx, viewer, idOrName, r.now())
 	if err != nil {
 		return err
 	}
@@ -338,11 +337,11 @@ func (r *Registry) Usage(ctx context.Context, owner engi.Owner) (count int, byte
 // Digests returns the digests of templates that snapshots need.
 func (r *Registry) Digests(ctx context.Context) (_ []string, err error) {
 	defer engi.Annotate(&err, "list the templates of snapshots")
-	kept, err := r.o.Store.List(ctx, Filter{})
+	kept, err := r.o.Store.List(ctx, engi.Everyone, Filter{})
 	if err != nil {
 		return nil, err
 	}
-	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
+	removed, err := r.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if err != nil {
 		return nil, err
 	}
@@ -380,7 +379,7 @@ func (r *Registry) cleanUp(ctx context.Context) error {
 	if err := r.o.Store.Expire(ctx, r.now()); err != nil {
 		return err
 	}
-	removed, err := r.o.Store.List(ctx, Filter{Removed: true})
+	removed, err := r.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if err != nil {
 		return err
 	}

@@ -112,16 +112,18 @@ func TestCreateRecordsWhatWasFilled(t *testing.T) {
 	}
 	r = open(t, dir, store.Snapshots(db)) // after a restart
 	for _, by := range []string{string(got.ID), got.Name} {
-		for _, owner := range []engi.Owner{"ann", ""} {
-			again, err := r.Get(t.Context(), owner, by)
+		for _, viewer := range []engi.Viewer{"ann", engi.Everyone} {
+			again, err := r.Get(t.Context(), viewer, by)
 			if d := cmp.Diff(got, again); err != nil || d != "" {
-				t.Errorf("%q by %s: %v %s", owner, by, err, d)
+				t.Errorf("%q by %s: %v %s", viewer, by, err, d)
 			}
 		}
-		_, err := r.Get(t.Context(), "bob", by)
-		wantKind(t, err, engi.NotFound)
+		for _, viewer := range []engi.Viewer{"bob", ""} {
+			_, err := r.Get(t.Context(), viewer, by)
+			wantKind(t, err, engi.NotFound)
+		}
 		wantKind(t, r.Remove(t.Context(), "bob", by), engi.NotFound)
-		_, _, _, err = r.Use(t.Context(), "bob", by)
+		_, _, _, err := r.Use(t.Context(), "bob", by)
 		wantKind(t, err, engi.NotFound)
 	}
 	if list, err := r.List(t.Context(), "bob", "", engi.Paging{}); err != nil || len(list) != 0 {
@@ -143,7 +145,7 @@ func TestListIsNewestFirstAndOfOneSandbox(t *testing.T) {
 	if err != nil || len(all) != 3 || all[0].ID != c.ID || all[1].ID != b.ID {
 		t.Errorf("all: %v, %v", all, err)
 	}
-	one, err := r.List(t.Context(), "", box, engi.Paging{})
+	one, err := r.List(t.Context(), engi.Everyone, box, engi.Paging{})
 	if err != nil || len(one) != 2 || one[0].ID != c.ID || one[1].ID != a.ID {
 		t.Errorf("of one sandbox: %v, %v", one, err)
 	}
@@ -167,7 +169,7 @@ func TestANewerSnapshotTakesTheName(t *testing.T) {
 	if s, err := r.Get(t.Context(), "bob", "x"); err != nil || s.ID != other.ID {
 		t.Errorf("bob's: %+v, %v", s, err)
 	}
-	_, err := r.Get(t.Context(), "", "x")
+	_, err := r.Get(t.Context(), engi.Everyone, "x")
 	wantKind(t, err, engi.Conflict)
 }
 
@@ -181,7 +183,7 @@ func TestBadNamesAreRefused(t *testing.T) {
 	if left := entries(t, dir); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
-	_, err := r.Get(t.Context(), "", "")
+	_, err := r.Get(t.Context(), engi.Everyone, "")
 	wantKind(t, err, engi.NotFound)
 }
 
@@ -198,7 +200,7 @@ func TestAFailedFillLeavesNothing(t *testing.T) {
 	if left := entries(t, dir); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
-	_, err = r.Get(t.Context(), "", "x")
+	_, err = r.Get(t.Context(), engi.Everyone, "x")
 	wantKind(t, err, engi.NotFound)
 }
 
@@ -211,7 +213,7 @@ func TestFilesStayWhileUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _, second, err := r.Use(t.Context(), "", string(s.ID))
+	_, _, second, err := r.Use(t.Context(), engi.Everyone, string(s.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +225,7 @@ func TestFilesStayWhileUsed(t *testing.T) {
 	_, _, _, err = r.Use(t.Context(), "ann", string(s.ID))
 	wantKind(t, err, engi.NotFound)
 	// The node itself can use it again, as after a restart.
-	_, _, third, err := r.Use(t.Context(), "", string(s.ID))
+	_, _, third, err := r.Use(t.Context(), engi.Everyone, string(s.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +242,7 @@ func TestFilesStayWhileUsed(t *testing.T) {
 	second()
 	eventually(t, "the files go", func() bool { return len(entries(t, dir)) == 1 })
 	eventually(t, "the record goes", func() bool {
-		_, _, _, err := r.Use(t.Context(), "", string(s.ID))
+		_, _, _, err := r.Use(t.Context(), engi.Everyone, string(s.ID))
 		return engi.Is(err, engi.NotFound)
 	})
 }
@@ -250,13 +252,13 @@ func TestExpiredOnesGo(t *testing.T) {
 	r := open(t, dir, store.Snapshots(database(t)))
 	s := create(t, r, engi.Snapshot{Name: "x", Expires: time.Now().Add(-time.Millisecond)})
 	keep := create(t, r, engi.Snapshot{Name: "y", Expires: time.Now().Add(time.Hour)})
-	_, err := r.Get(t.Context(), "", string(s.ID))
+	_, err := r.Get(t.Context(), engi.Everyone, string(s.ID))
 	wantKind(t, err, engi.NotFound)
-	_, _, _, err = r.Use(t.Context(), "", "x")
+	_, _, _, err = r.Use(t.Context(), engi.Everyone, "x")
 	wantKind(t, err, engi.NotFound)
 	run(t, r)
 	eventually(t, "the files go", func() bool { return len(entries(t, dir)) == 1 })
-	if got, err := r.Get(t.Context(), "", "y"); err != nil || got.ID != keep.ID {
+	if got, err := r.Get(t.Context(), engi.Everyone, "y"); err != nil || got.ID != keep.ID {
 		t.Errorf("the other: %v, %v", got, err)
 	}
 }
@@ -340,7 +342,7 @@ func TestKilledAnywhere(t *testing.T) {
 					ids <- s.ID
 					_, err := r.Create(context.Background(), s, fill("all of it"))
 					if err == nil {
-						err = r.Remove(context.Background(), "", "x")
+						err = r.Remove(context.Background(), engi.Everyone, "x")
 					}
 					finished <- err
 				}()
@@ -355,8 +357,8 @@ func TestKilledAnywhere(t *testing.T) {
 				if s, _, _, err := r.Use(t.Context(), "ann", string(id)); err == nil {
 					t.Fatalf("ann uses what is not hers: %v", s)
 				}
-				if _, err := r.Get(t.Context(), "", string(id)); err == nil {
-					_, at, release, err := r.Use(t.Context(), "", "x")
+				if _, err := r.Get(t.Context(), engi.Everyone, string(id)); err == nil {
+					_, at, release, err := r.Use(t.Context(), engi.Everyone, "x")
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -364,12 +366,12 @@ func TestKilledAnywhere(t *testing.T) {
 						t.Errorf("on record with %q, %v", data, err)
 					}
 					release()
-					if err := r.Remove(t.Context(), "", "x"); err != nil {
+					if err := r.Remove(t.Context(), engi.Everyone, "x"); err != nil {
 						t.Error(err)
 					}
 				}
 				eventually(t, "nothing is left", func() bool {
-					removed, err := real.List(t.Context(), snapshot.Filter{Removed: true})
+					removed, err := real.List(t.Context(), engi.Everyone, snapshot.Filter{Removed: true})
 					return err == nil && len(removed) == 0 && len(entries(t, dir)) == 0
 				})
 				create(t, r, engi.Snapshot{Name: "x"})
@@ -408,14 +410,14 @@ func TestManyAtOnce(t *testing.T) {
 				if _, err := r.Create(t.Context(), engi.Snapshot{Name: name}, fill(name)); err != nil {
 					t.Error(err)
 				}
-				_, at, release, err := r.Use(t.Context(), "", name)
+				_, at, release, err := r.Use(t.Context(), engi.Everyone, name)
 				if err != nil {
 					if !engi.Is(err, engi.NotFound) {
 						t.Error(err)
 					}
 					continue
 				}
-				if err := engi.Ignore(r.Remove(t.Context(), "", name), engi.NotFound); err != nil {
+				if err := engi.Ignore(r.Remove(t.Context(), engi.Everyone, name), engi.NotFound); err != nil {
 					t.Error(err)
 				}
 				if data, err := os.ReadFile(filepath.Join(at, "memory")); err != nil || string(data) != name {
@@ -426,12 +428,12 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
-	left, err := r.List(t.Context(), "", "", engi.Paging{})
+	left, err := r.List(t.Context(), engi.Everyone, "", engi.Paging{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range left {
-		if err := r.Remove(t.Context(), "", string(s.ID)); err != nil {
+		if err := r.Remove(t.Context(), engi.Everyone, string(s.ID)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -41,9 +41,9 @@ type files struct {
 }
 
 // Files implements [engi.Volumes].
-func (m *Manager) Files(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.VolumeFiles, err error) {
+func (m *Manager) Files(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.VolumeFiles, err error) {
 	defer engi.Annotate(&err, "open volume %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (f *files) release(note bool) {
 	if f.state.removed {
 		return
 	}
-	now, err := f.manager.o.Store.Find(ctx, "", string(f.record.ID))
+	now, err := f.manager.o.Store.Find(ctx, engi.Everyone, string(f.record.ID))
 	if err != nil {
 		return // cleanUp unmounts the volume
 	}

@@ -35,17 +35,16 @@ type Record struct {
 }
 
 // A Store keeps records of volumes. Data written by a method that has returned survives a kill.
-// Lookups see only the volumes of owner, or all volumes for the empty owner, and no
-// removed volumes.
+// Look-ups find only the volumes that viewer sees, and no removed volumes.
 type Store interface {
 	// Put stores a new volume. It reports Conflict if the owner has a volume with the same name.
 	Put(ctx context.Context, r Record) error
-	// Find returns a volume by ID or name, or reports NotFound. It reports Conflict for a name that several
-	// owners use if owner is empty and owns none of these volumes.
-	Find(ctx context.Context, owner engi.Owner, idOrName string) (Record, error)
+	// Find returns a volume by ID or name, or reports NotFound. For [engi.Everyone], it reports
+	// Conflict for a name that several owners use, but not the node.
+	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (Record, error)
 	// List returns volumes in the order of name, then owner. It reports Invalid for a page after
 	// a volume that is not selected.
-	List(ctx context.Context, q Filter) ([]Record, error)
+	List(ctx context.Context, viewer engi.Viewer, q Filter) ([]Record, error)
 	// Usage returns the number of an owner's volumes, and the sum of their capacities in bytes.
 	// Its cost does not depend on the number of volumes.
 	Usage(ctx context.Context, owner engi.Owner) (count int, capacity int64, err error)
@@ -66,7 +65,6 @@ type Store interface {
 
 // A Filter selects volumes. The zero value selects all volumes that are not removed.
 type Filter struct {
-	Owner   engi.Owner
 	Holder  engi.SandboxID // volumes held by this sandbox; empty means any
 	Held    bool           // only volumes held by sandboxes
 	Expired time.Time      // only volumes without holder whose time to live had ended by this time
@@ -174,7 +172,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 }
 
 func (m *Manager) sweep(ctx context.Context) error {
-	all, err := m.o.Store.List(ctx, Filter{})
+	all, err := m.o.Store.List(ctx, engi.Everyone, Filter{})
 	if err != nil {
 		return err
 	}
@@ -206,7 +204,7 @@ func (m *Manager) sweep(ctx context.Context) error {
 		}
 	}
 	// The directories of these volumes were removed above.
-	removed, err := m.o.Store.List(ctx, Filter{Removed: true})
+	removed, err := m.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if err != nil {
 		return err
 	}
@@ -324,7 +322,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 		// The record may have been stored in spite of the error. Then the volume's files must exist.
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, e := m.o.Store.Find(late, "", string(r.ID)); !engi.Is(e, engi.NotFound) {
+		if _, e := m.o.Store.Find(late, engi.Everyone, string(r.ID)); !engi.Is(e, engi.NotFound) {
 			recorded = true
 			if e == nil {
 				_ = m.remove(late, r.ID, time.Time{}) // if this fails, the volume remains
@@ -341,7 +339,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.VolumeSpec) (_ engi.Volu
 func (m *Manager) reserve(ctx context.Context, r Record) error {
 	m.creating.Lock()
 	defer m.creating.Unlock()
-	if _, err := m.o.Store.Find(ctx, r.Owner, r.Name); err == nil && r.Owner != "" {
+	if _, err := m.o.Store.Find(ctx, r.Owner.Viewer(), r.Name); err == nil && r.Owner != "" {
 		return engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
 	} else if err != nil && !engi.Is(err, engi.NotFound) && r.Owner != "" {
 		return err
@@ -448,9 +446,9 @@ func (r Record) public() engi.Volume {
 }
 
 // Get implements [engi.Volumes].
-func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_ engi.Volume, err error) {
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (_ engi.Volume, err error) {
 	defer engi.Annotate(&err, "volume %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Volume{}, err
 	}
@@ -458,9 +456,9 @@ func (m *Manager) Get(ctx context.Context, owner engi.Owner, idOrName string) (_
 }
 
 // List implements [engi.Volumes].
-func (m *Manager) List(ctx context.Context, owner engi.Owner, p engi.Paging) (_ []engi.Volume, err error) {
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) (_ []engi.Volume, err error) {
 	defer engi.Annotate(&err, "list volumes")
-	all, err := m.o.Store.List(ctx, Filter{Owner: owner, Page: p})
+	all, err := m.o.Store.List(ctx, viewer, Filter{Page: p})
 	if err != nil {
 		return nil, err
 	}
@@ -488,9 +486,9 @@ func (m *Manager) Usage(ctx context.Context, owner engi.Owner) (count int, capac
 }
 
 // Remove implements [engi.Volumes].
-func (m *Manager) Remove(ctx context.Context, owner engi.Owner, idOrName string) (err error) {
+func (m *Manager) Remove(ctx context.Context, viewer engi.Viewer, idOrName string) (err error) {
 	defer engi.Annotate(&err, "remove volume %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return err
 	}
@@ -545,9 +543,9 @@ func unknown() *engi.Error {
 // Mount makes holder the holder of a volume and returns the directory that sandboxes
 // see. It may be repeated for the same holder, and must be repeated after a reboot of the
 // node. It reports Conflict with the holder's ID if another sandbox holds the volume.
-func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
+func (m *Manager) Mount(ctx context.Context, viewer engi.Viewer, idOrName string, holder engi.SandboxID) (_ engi.Volume, source string, err error) {
 	defer engi.Annotate(&err, "mount volume %.140s", idOrName)
-	r, err := m.o.Store.Find(ctx, owner, idOrName)
+	r, err := m.o.Store.Find(ctx, viewer, idOrName)
 	if err != nil {
 		return engi.Volume{}, "", err
 	}
@@ -579,7 +577,7 @@ func (m *Manager) Mount(ctx context.Context, owner engi.Owner, idOrName string, 
 // them. It returns no error if holder has no volumes.
 func (m *Manager) Unmount(ctx context.Context, holder engi.SandboxID) (err error) {
 	defer engi.Annotate(&err, "unmount the volumes of %s", holder)
-	all, err := m.o.Store.List(ctx, Filter{Holder: holder})
+	all, err := m.o.Store.List(ctx, engi.Everyone, Filter{Holder: holder})
 	if err != nil {
 		return err
 	}
@@ -639,7 +637,7 @@ func (m *Manager) unmountIdle(ctx context.Context, s *state, r Record) bool {
 // Holders returns the sandboxes that hold volumes.
 func (m *Manager) Holders(ctx context.Context) (_ []engi.SandboxID, err error) {
 	defer engi.Annotate(&err, "list holders of volumes")
-	all, err := m.o.Store.List(ctx, Filter{Held: true})
+	all, err := m.o.Store.List(ctx, engi.Everyone, Filter{Held: true})
 	if err != nil {
 		return nil, err
 	}
@@ -672,7 +670,7 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 			return nil
 		}
 		s := m.lock(r.ID)
-		if now, err := m.o.Store.Find(ctx, "", string(r.ID)); err == nil && now.Holder == "" && s.users == 0 && m.unmountIdle(ctx, s, now) {
+		if now, err := m.o.Store.Find(ctx, engi.Everyone, string(r.ID)); err == nil && now.Holder == "" && s.users == 0 && m.unmountIdle(ctx, s, now) {
 			m.measure(now)
 			m.mu.Lock()
 			delete(m.active, r.ID)
@@ -680,7 +678,7 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 		}
 		s.mu.Unlock()
 	}
-	expired, err := m.o.Store.List(ctx, Filter{Expired: m.now()})
+	expired, err := m.o.Store.List(ctx, engi.Everyone, Filter{Expired: m.now()})
 	if err != nil {
 		return err
 	}
@@ -701,7 +699,7 @@ func (m *Manager) cleanUp(ctx context.Context) error {
 			return err
 		}
 	}
-	removed, err := m.o.Store.List(ctx, Filter{Removed: true})
+	removed, err := m.o.Store.List(ctx, engi.Everyone, Filter{Removed: true})
 	if err != nil {
 		return err
 	}

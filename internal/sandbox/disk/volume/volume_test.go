@@ -108,7 +108,7 @@ func (h *fixture) create(spec engi.VolumeSpec) engi.Volume {
 
 func (h *fixture) files(name string) engi.VolumeFiles {
 	h.t.Helper()
-	f, err := h.Files(h.t.Context(), "", name)
+	f, err := h.Files(h.t.Context(), engi.Everyone, name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func (h *fixture) files(name string) engi.VolumeFiles {
 
 func (h *fixture) mount(name string, holder engi.SandboxID) string {
 	h.t.Helper()
-	_, source, err := h.Mount(h.t.Context(), "", name, holder)
+	_, source, err := h.Mount(h.t.Context(), engi.Everyone, name, holder)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestOwnersSeeTheirOwn(t *testing.T) {
 	_, err = h.Files(t.Context(), "bob", string(v.ID))
 	wantKind(t, err, engi.NotFound)
 	wantKind(t, h.Remove(t.Context(), "bob", string(v.ID)), engi.NotFound)
-	_, err = h.Get(t.Context(), "", "x")
+	_, err = h.Get(t.Context(), engi.Everyone, "x")
 	wantKind(t, err, engi.Conflict)
 	list, err := h.List(t.Context(), "ann", engi.Paging{})
 	if err != nil || len(list) != 2 || list[0].Name != "a" || list[1].ID != v.ID {
@@ -347,11 +347,11 @@ func TestGrowthIsKeptInMind(t *testing.T) {
 		after("another was written to")
 		h.again()
 		after("a restart")
-		if err := h.Remove(t.Context(), "", "a"); err != nil {
+		if err := h.Remove(t.Context(), engi.Everyone, "a"); err != nil {
 			t.Fatal(err)
 		}
 		after("a removal")
-		if err := h.Remove(t.Context(), "", "b"); err != nil {
+		if err := h.Remove(t.Context(), engi.Everyone, "b"); err != nil {
 			t.Fatal(err)
 		}
 		if left := after("all were removed"); left != 0 {
@@ -437,7 +437,7 @@ func TestAfterAKillWithASandboxAlive(t *testing.T) {
 		if got := read(t, h.files("x"), "/f"); got != "kept" {
 			t.Errorf("read %q", got)
 		}
-		wantKind(t, h.Remove(t.Context(), "", "x"), engi.Conflict)
+		wantKind(t, h.Remove(t.Context(), engi.Everyone, "x"), engi.Conflict)
 	})
 }
 
@@ -521,7 +521,7 @@ func TestARemovedVolumeGivesItsSpaceBackAtOnce(t *testing.T) {
 	if err := h.Unmount(t.Context(), holder); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Remove(t.Context(), "", "x"); err != nil {
+	if err := h.Remove(t.Context(), engi.Everyone, "x"); err != nil {
 		t.Fatal(err)
 	}
 	var st unix.Stat_t
@@ -543,16 +543,16 @@ func TestUnusedVolumesExpire(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		run(t, h.Manager)
 		eventually(t, "it goes", func() bool {
-			_, err := h.Get(t.Context(), "", "gone")
+			_, err := h.Get(t.Context(), engi.Everyone, "gone")
 			left, e := os.ReadDir(h.dir)
 			return engi.Is(err, engi.NotFound) && e == nil && len(left) == 3
 		})
 		for _, name := range []string{"held", "kept", "ever"} {
-			if _, err := h.Get(t.Context(), "", name); err != nil {
+			if _, err := h.Get(t.Context(), engi.Everyone, name); err != nil {
 				t.Error(err)
 			}
 		}
-		if v, err := h.Get(t.Context(), "", "held"); err != nil || v.ID != held.ID {
+		if v, err := h.Get(t.Context(), engi.Everyone, "held"); err != nil || v.ID != held.ID {
 			t.Errorf("%v, %v", v, err)
 		}
 	})
@@ -620,7 +620,7 @@ func TestKilledAnywhere(t *testing.T) {
 						if _, err := m.Create(ctx, engi.VolumeSpec{Name: "x", Content: fstest.MapFS{"begin/with": {Data: []byte("this")}}}); err != nil {
 							return err
 						}
-						_, source, err := m.Mount(ctx, "", "x", holder)
+						_, source, err := m.Mount(ctx, engi.Everyone, "x", holder)
 						if err != nil {
 							return err
 						}
@@ -631,7 +631,7 @@ func TestKilledAnywhere(t *testing.T) {
 						if err := m.Unmount(ctx, holder); err != nil {
 							return err
 						}
-						return m.Remove(ctx, "", "x")
+						return m.Remove(ctx, engi.Everyone, "x")
 					}()
 				}()
 				select {
@@ -650,7 +650,7 @@ func TestKilledAnywhere(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if v, err := h.Get(t.Context(), "", "x"); err == nil {
+				if v, err := h.Get(t.Context(), engi.Everyone, "x"); err == nil {
 					f := h.files("x")
 					if got := read(t, f, "/begin/with"); got != "this" {
 						t.Errorf("call %d: it begins with %q", at, got)
@@ -665,14 +665,14 @@ func TestKilledAnywhere(t *testing.T) {
 					if h.mounted(v) {
 						t.Errorf("call %d: it is mounted although nobody has it", at)
 					}
-					if err := h.Remove(t.Context(), "", "x"); err != nil {
+					if err := h.Remove(t.Context(), engi.Everyone, "x"); err != nil {
 						t.Errorf("call %d: %v", at, err)
 					}
 				} else if !engi.Is(err, engi.NotFound) {
 					t.Error(err)
 				}
 				left, err := os.ReadDir(h.dir)
-				removed, e := h.store.List(t.Context(), volume.Filter{Removed: true})
+				removed, e := h.store.List(t.Context(), engi.Everyone, volume.Filter{Removed: true})
 				if err != nil || e != nil || len(left) > 0 || len(removed) > 0 {
 					t.Errorf("call %d, after %v: left %v and records %v; %v, %v", at, after, left, removed, err, e)
 				}
@@ -690,7 +690,7 @@ func TestManyAtOnce(t *testing.T) {
 			all.Go(func() {
 				holder := engi.NewSandboxID()
 				for range 5 {
-					_, at, err := h.Mount(t.Context(), "", "x", holder)
+					_, at, err := h.Mount(t.Context(), engi.Everyone, "x", holder)
 					if err != nil {
 						if !engi.Is(err, engi.Conflict) {
 							t.Error(err)
@@ -714,7 +714,7 @@ func TestManyAtOnce(t *testing.T) {
 		for range 3 {
 			all.Go(func() {
 				for range 5 {
-					f, err := h.Files(t.Context(), "", "x")
+					f, err := h.Files(t.Context(), engi.Everyone, "x")
 					if err != nil {
 						t.Error(err)
 						continue
@@ -743,7 +743,7 @@ func TestRemovalsForgetPromises(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					if _, _, err := h.Mount(t.Context(), "", name, holder); err != nil {
+					if _, _, err := h.Mount(t.Context(), engi.Everyone, name, holder); err != nil {
 						t.Error(err)
 					}
 					// A sandbox's end and its removal may both release the sandbox's volumes.
@@ -752,7 +752,7 @@ func TestRemovalsForgetPromises(t *testing.T) {
 					if err := h.Unmount(t.Context(), holder); err != nil {
 						t.Error(err)
 					}
-					if err := h.Remove(t.Context(), "", name); err != nil {
+					if err := h.Remove(t.Context(), engi.Everyone, name); err != nil {
 						t.Error(err)
 					}
 					if err := <-ended; err != nil {
@@ -775,7 +775,7 @@ func TestUnmount(t *testing.T) {
 	kinds(t, func(t *testing.T, h *fixture) {
 		h.create(engi.VolumeSpec{Name: "x"})
 		for i := range 3 {
-			f, err := h.Files(t.Context(), "", "x")
+			f, err := h.Files(t.Context(), engi.Everyone, "x")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -65,8 +65,8 @@ type NetworkSetup struct {
 // the certificate is written elsewhere, and values of NetworkSetup.Env equal to one of these
 // paths are changed to match.
 const (
-	AuthorityPath = "/usr/local/share/ca-certificates/engi-wall.crt" // the certificate alone
-	BundlePath    = "/etc/ssl/certs/ca-certificates.crt"             // the certificate, appended to the system's certificates
+	AuthorityPath = "/usr/local/share/ca-certificates/engi-egress.crt" // the certificate alone
+	BundlePath    = "/etc/ssl/certs/ca-certificates.crt"               // the certificate, appended to the system's certificates
 	// MaxAuthority bounds the certificate, in bytes.
 	MaxAuthority = 64 << 10
 )

@@ -263,16 +263,17 @@ func (p *Provider) Remove(ctx context.Context, id engi.SandboxID) (err error) {
 	}
 	d := p.dir(id)
 	var run processRecord
-	switch {
-	case d.load("run.json", &run) == nil && run.HostBoot == hostBoot():
+	if d.load("run.json", &run) == nil && run.HostBoot == hostBoot() {
 		for _, ref := range []procRef{run.Sandbox, run.Gofer} {
 			if proc, err := openProcess(ref); err == nil {
 				proc.kill()
 				proc.close()
 			}
 		}
-	case p.groups == nil:
-		// The owner died during the boot: there is no record of processes.
+	}
+	if p.groups == nil {
+		// There is no record of processes if the owner died during the boot, and no control group in which
+		// to wait until they have exited.
 		if err := p.killAll(id, deadline(stopTimeout)); err != nil {
 			return engi.Errorf(engi.Internal, "%v", err)
 		}

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -334,6 +336,61 @@ func TestProcess(t *testing.T) {
 		if _, err := openProcess(procRef{PID: pid}); !errors.Is(err, errGone) {
 			t.Errorf("process %d: %v", pid, err)
 		}
+	}
+}
+
+// TestExecuting is about processes that a search by command lines cannot attribute yet.
+func TestExecuting(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	pid := cmd.Process.Pid
+	young, err := statOf(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if young.parent != os.Getpid() || young.threads != 1 {
+		t.Errorf("stat of a child: %+v", young)
+	}
+	with := func(change func(*stat)) stat { s := young; change(&s); return s }
+	for name, c := range map[string]struct {
+		stat    stat
+		cmdline string
+		want    bool
+	}{
+		"the kernel replaces its memory":     {young, "", true},
+		"a program":                          {young, "sleep\x001000\x00", false},
+		"exiting":                            {with(func(s *stat) { s.flags |= 0x4 }), "", false},
+		"a thread of the kernel":             {with(func(s *stat) { s.flags |= 0x200000 }), "", false},
+		"without a command line for minutes": {with(func(s *stat) { s.start -= 60 * 100 }), "", false},
+	} {
+		if got := c.stat.executing(pid, []byte(c.cmdline)); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	// A child of another daemon, as it is between fork and exec: the daemon's program with one thread.
+	daemon := exec.Command("/proc/self/exe", "-test.run=^$", "-test.fuzz=")
+	daemon.SysProcAttr = &syscall.SysProcAttr{Ptrace: true} // stopped right after the execution, with one thread
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer daemon.Wait()
+	defer daemon.Process.Kill()
+	one, err := statOf(daemon.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !one.executing(daemon.Process.Pid, []byte("engi\x00serve\x00")) {
+		t.Errorf("the child of a daemon: %+v", one)
+	}
+	one.threads = 5
+	if one.executing(daemon.Process.Pid, []byte("engi\x00serve\x00")) {
+		t.Error("a daemon is taken for a child that has executed nothing yet")
 	}
 }
 

@@ -18,7 +18,7 @@ func (p *Provider) Leaks(ctx context.Context, live []engi.SandboxID) ([]provider
 	alive := func(id engi.SandboxID) bool { return slices.Contains(live, id) }
 	var leaks []provider.Leak
 
-	procs, err := p.scan()
+	procs, _, err := p.scan()
 	if err != nil {
 		return nil, engi.Errorf(engi.Internal, "look for processes: %v", err)
 	}

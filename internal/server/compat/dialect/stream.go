@@ -54,7 +54,7 @@ func (s *Stream) Send(name string, v any) bool {
 // It sends an error in the event that form returns.
 func (s *Stream) Follow(run engi.Run, f func(engi.RunUpdate) bool, form func(v1.Problem) (name string, v any)) (end engi.Run, ok bool) {
 	ctx, cancel := s.x.Waiting()
-	source := httpio.Pull(s.agents.Watch(ctx, run.Owner, run.ID, 0))
+	source := httpio.Pull(s.agents.Watch(ctx, run.Owner.Viewer(), run.ID, 0))
 	defer source.Stop()
 	defer cancel()
 	defer s.x.Left() // records in the log that the client left

@@ -202,7 +202,7 @@ func (s *Server) base(ctx context.Context, who caller, ref string) (string, erro
 		return "", err
 	}
 	b, err := s.Templates.Get(ctx, name)
-	if missing(err) || err == nil && (tag != defaultTag || b.Owner != "" && b.Owner != who.viewer && who.viewer != "") {
+	if missing(err) || err == nil && (tag != defaultTag || b.Owner != "" && !who.viewer.Sees(b.Owner)) {
 		return "", errTemplate(ref)
 	}
 	return name, err
@@ -216,7 +216,7 @@ func (s *Server) build(ctx context.Context, t registry.Template, b registry.Buil
 	state := func(st registry.BuildState) error {
 		b.State, b.Updated = st, now()
 		gone := []registry.Build(nil)
-		_, err := s.change(context.WithoutCancel(ctx), "", t.ID, func(t *registry.Template) error {
+		_, err := s.change(context.WithoutCancel(ctx), engi.Everyone, t.ID, func(t *registry.Template) error {
 			p := t.Build(b.ID)
 			if p == nil {
 				return engi.Errorf(engi.NotFound, "the template was removed")
@@ -229,7 +229,7 @@ func (s *Server) build(ctx context.Context, t registry.Template, b registry.Buil
 			return nil
 		})
 		if err == nil {
-			s.discard(context.WithoutCancel(ctx), t.Owner, gone)
+			s.discard(context.WithoutCancel(ctx), t.Owner.Viewer(), gone)
 		}
 		return err
 	}
@@ -240,7 +240,7 @@ func (s *Server) build(ctx context.Context, t registry.Template, b registry.Buil
 	last := registry.BuildReady
 	if err != nil {
 		last, b.Reason, b.Step = registry.BuildFailed, reason(err, b.Template), log.step()
-		s.discard(context.WithoutCancel(ctx), t.Owner, []registry.Build{b})
+		s.discard(context.WithoutCancel(ctx), t.Owner.Viewer(), []registry.Build{b})
 		b.Snapshot = ""
 		log.add("error", b.Step, b.Reason)
 	} else {
@@ -249,7 +249,7 @@ func (s *Server) build(ctx context.Context, t registry.Template, b registry.Buil
 	stop() // the log must be complete before the state changes
 	if err := state(last); err != nil {
 		s.Log.Warn("record a build", "build", b.ID, "error", err)
-		s.discard(context.WithoutCancel(ctx), t.Owner, []registry.Build{b})
+		s.discard(context.WithoutCancel(ctx), t.Owner.Viewer(), []registry.Build{b})
 	}
 }
 
@@ -329,7 +329,7 @@ func (s *Server) make(ctx context.Context, b *registry.Build, spec engi.BuildSpe
 	defer func() {
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
-		if err := s.Sandboxes.Stop(patience, spec.Owner, sandbox.ID); err != nil && !missing(err) {
+		if err := s.Sandboxes.Stop(patience, spec.Owner.Viewer(), sandbox.ID); err != nil && !missing(err) {
 			s.Log.Warn("stop the sandbox of a build", "sandbox", sandbox.ID, "error", err)
 		}
 	}()
@@ -339,7 +339,7 @@ func (s *Server) make(ctx context.Context, b *registry.Build, spec engi.BuildSpe
 	if start == "" {
 		return nil
 	}
-	p, err := s.Lifecycle.Snapshot(ctx, spec.Owner, sandbox.ID, engi.SnapshotSpec{Name: buildSnapshots + b.ID})
+	p, err := s.Lifecycle.Snapshot(ctx, spec.Owner.Viewer(), sandbox.ID, engi.SnapshotSpec{Name: buildSnapshots + b.ID})
 	if err != nil {
 		return err
 	}
@@ -353,7 +353,7 @@ var waitForPort = regexp.MustCompile(`^\[ -n "\$\(ss -Htuln sport = :(\d{1,5})\)
 
 // comeUp runs the start command and waits for the ready command to succeed.
 func (s *Server) comeUp(ctx context.Context, sandbox engi.Sandbox, start, ready string, log *buildLog) error {
-	g, release, err := s.Sandboxes.Enter(ctx, sandbox.Owner, sandbox.ID)
+	g, release, err := s.Sandboxes.Enter(ctx, sandbox.Owner.Viewer(), sandbox.ID)
 	if err != nil {
 		return err
 	}
@@ -448,7 +448,7 @@ func (s *Server) recover(ctx context.Context) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
-	all, err := s.Store.List(ctx, "")
+	all, err := s.Store.List(ctx, engi.Everyone)
 	if err != nil {
 		return err
 	}

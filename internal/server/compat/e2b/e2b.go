@@ -223,10 +223,10 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 
 // A caller is the sender of a request.
 type caller struct {
-	key    string     // ID of the key
-	owner  engi.Owner // owner of the objects that the caller creates
-	viewer engi.Owner // owner whose objects the caller sees; empty means all
-	writes bool       // the key may do more than read; only then does the caller get tokens
+	key    string      // ID of the key
+	owner  engi.Owner  // owner of the objects that the caller creates
+	viewer engi.Viewer // whose objects the caller sees
+	writes bool        // the key may do more than read; only then does the caller get tokens
 }
 
 // handle registers pattern for callers with a key.
@@ -257,16 +257,16 @@ func (s *Server) caller(r *http.Request) (caller, error) {
 		return caller{}, err
 	}
 	if k.Owner == "" && !k.Admin {
-		// The empty owner sees all objects.
+		// The empty owner is the node itself.
 		return caller{}, engi.Errorf(engi.Internal, "key %s has no owner", k.ID)
 	}
 	scope := scopeOf(r.URL.Path)
 	if err := k.May(scope, r.Method != http.MethodGet); err != nil {
 		return caller{}, err
 	}
-	who := caller{key: k.ID, owner: k.Owner, viewer: k.Owner, writes: k.May(scope, true) == nil}
+	who := caller{key: k.ID, owner: k.Owner, viewer: k.Owner.Viewer(), writes: k.May(scope, true) == nil}
 	if k.Admin {
-		who.viewer = ""
+		who.viewer = engi.Everyone
 	}
 	return who, nil
 }

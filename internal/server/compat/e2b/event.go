@@ -245,7 +245,7 @@ const eventPage = 200
 // lifecycleEvents returns the events that q selects among those viewer sees.
 // Its time is linear in the offset plus the number of events of the same types that
 // clients do not see, mainly those of executions' sandboxes.
-func (s *Server) lifecycleEvents(ctx context.Context, viewer engi.Owner, q lifecycleQuery) ([]lifecycleEvent, error) {
+func (s *Server) lifecycleEvents(ctx context.Context, viewer engi.Viewer, q lifecycleQuery) ([]lifecycleEvent, error) {
 	f := engi.EventFilter{Subject: string(q.sandbox), Oldest: q.oldest}
 	wanted := q.types
 	if len(wanted) == 0 {

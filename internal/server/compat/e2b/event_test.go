@@ -36,7 +36,7 @@ func (l *eventList) add(e engi.Event) engi.Event {
 	return e
 }
 
-func (l *eventList) List(_ context.Context, owner engi.Owner, f engi.EventFilter) (list []engi.Event, _ error) {
+func (l *eventList) List(_ context.Context, viewer engi.Viewer, f engi.EventFilter) (list []engi.Event, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := slices.Clone(l.all)
@@ -44,7 +44,7 @@ func (l *eventList) List(_ context.Context, owner engi.Owner, f engi.EventFilter
 		slices.Reverse(all)
 	}
 	for _, e := range all {
-		if len(list) < f.Limit && f.Matches(e) && (owner == "" || e.Owner == owner) {
+		if len(list) < f.Limit && f.Matches(e) && viewer.Sees(e.Owner) {
 			list = append(list, e)
 		}
 	}
@@ -52,10 +52,10 @@ func (l *eventList) List(_ context.Context, owner engi.Owner, f engi.EventFilter
 	return list, nil
 }
 
-func (*eventList) Get(context.Context, engi.Owner, engi.EventID) (engi.Event, error) {
+func (*eventList) Get(context.Context, engi.Viewer, engi.EventID) (engi.Event, error) {
 	panic("not used")
 }
-func (*eventList) Follow(context.Context, engi.Owner, engi.EventFilter) iter.Seq2[engi.Event, error] {
+func (*eventList) Follow(context.Context, engi.Viewer, engi.EventFilter) iter.Seq2[engi.Event, error] {
 	panic("not used")
 }
 func (*eventList) Last(context.Context) (int64, error) { panic("not used") }
@@ -360,39 +360,39 @@ func checkURL(text string) error {
 }
 
 // find returns the index of a webhook.
-func (l *webhookList) find(owner engi.Owner, id engi.WebhookID) (int, error) {
-	i := slices.IndexFunc(l.all, func(h engi.Webhook) bool { return h.ID == id && (owner == "" || h.Owner == owner) })
+func (l *webhookList) find(viewer engi.Viewer, id engi.WebhookID) (int, error) {
+	i := slices.IndexFunc(l.all, func(h engi.Webhook) bool { return h.ID == id && viewer.Sees(h.Owner) })
 	if i < 0 {
 		return 0, engi.Errorf(engi.NotFound, "there is no webhook %s", id)
 	}
 	return i, nil
 }
 
-func (l *webhookList) Get(_ context.Context, owner engi.Owner, id engi.WebhookID) (h engi.Webhook, err error) {
+func (l *webhookList) Get(_ context.Context, viewer engi.Viewer, id engi.WebhookID) (h engi.Webhook, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, err := l.find(owner, id)
+	i, err := l.find(viewer, id)
 	if err == nil {
 		h = l.all[i]
 	}
 	return h, err
 }
 
-func (l *webhookList) List(_ context.Context, owner engi.Owner, _ engi.Paging) (list []engi.Webhook, _ error) {
+func (l *webhookList) List(_ context.Context, viewer engi.Viewer, _ engi.Paging) (list []engi.Webhook, _ error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range l.all {
-		if owner == "" || h.Owner == owner {
+		if viewer.Sees(h.Owner) {
 			list = append(list, h)
 		}
 	}
 	return list, nil
 }
 
-func (l *webhookList) Update(_ context.Context, owner engi.Owner, id engi.WebhookID, u engi.WebhookUpdate) (h engi.Webhook, secret string, err error) {
+func (l *webhookList) Update(_ context.Context, viewer engi.Viewer, id engi.WebhookID, u engi.WebhookUpdate) (h engi.Webhook, secret string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, err := l.find(owner, id)
+	i, err := l.find(viewer, id)
 	if err != nil {
 		return h, "", err
 	}
@@ -419,20 +419,20 @@ func (l *webhookList) Update(_ context.Context, owner engi.Owner, id engi.Webhoo
 	return h, secret, nil
 }
 
-func (l *webhookList) Remove(_ context.Context, owner engi.Owner, id engi.WebhookID) error {
+func (l *webhookList) Remove(_ context.Context, viewer engi.Viewer, id engi.WebhookID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, err := l.find(owner, id)
+	i, err := l.find(viewer, id)
 	if err == nil {
 		l.all = slices.Delete(l.all, i, i+1)
 	}
 	return err
 }
 
-func (*webhookList) Deliveries(context.Context, engi.Owner, engi.WebhookID, int) ([]engi.WebhookDelivery, error) {
+func (*webhookList) Deliveries(context.Context, engi.Viewer, engi.WebhookID, int) ([]engi.WebhookDelivery, error) {
 	panic("not used")
 }
-func (*webhookList) Redeliver(context.Context, engi.Owner, engi.WebhookID, engi.EventID) (engi.WebhookDelivery, error) {
+func (*webhookList) Redeliver(context.Context, engi.Viewer, engi.WebhookID, engi.EventID) (engi.WebhookDelivery, error) {
 	panic("not used")
 }
 

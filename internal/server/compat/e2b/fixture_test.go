@@ -47,7 +47,7 @@ func (r *fakeKeys) Live(_ context.Context, owner engi.Owner) (live []engi.Key, _
 	return live, nil
 }
 
-func (r *fakeKeys) Revoke(_ context.Context, _ engi.Owner, id string) error {
+func (r *fakeKeys) Revoke(_ context.Context, _ engi.Viewer, id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.all {
@@ -76,23 +76,23 @@ func (b *fakeSandboxes) Create(_ context.Context, s engi.SandboxSpec) (engi.Sand
 	return sandbox, nil
 }
 
-func (b *fakeSandboxes) Get(_ context.Context, owner engi.Owner, id engi.SandboxID) (engi.Sandbox, error) {
+func (b *fakeSandboxes) Get(_ context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Sandbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, x := range b.all {
-		if x.ID == id && (owner == "" || x.Owner == owner) {
+		if x.ID == id && viewer.Sees(x.Owner) {
 			return x, nil
 		}
 	}
 	return engi.Sandbox{}, engi.Errorf(engi.NotFound, "no such sandbox")
 }
 
-func (b *fakeSandboxes) List(_ context.Context, owner engi.Owner, f engi.SandboxFilter) (list []engi.Sandbox, _ error) {
+func (b *fakeSandboxes) List(_ context.Context, viewer engi.Viewer, f engi.SandboxFilter) (list []engi.Sandbox, _ error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := f.After == ""
 	for _, x := range b.all {
-		if seen && (owner == "" || x.Owner == owner) && !x.Started.Before(f.Started) && (f.Limit <= 0 || len(list) < f.Limit) {
+		if seen && viewer.Sees(x.Owner) && !x.Started.Before(f.Started) && (f.Limit <= 0 || len(list) < f.Limit) {
 			list = append(list, x)
 		}
 		seen = seen || x.ID == f.After
@@ -100,8 +100,8 @@ func (b *fakeSandboxes) List(_ context.Context, owner engi.Owner, f engi.Sandbox
 	return list, nil
 }
 
-func (b *fakeSandboxes) Update(ctx context.Context, owner engi.Owner, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
-	if _, err := b.Get(ctx, owner, id); err != nil {
+func (b *fakeSandboxes) Update(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, u engi.SandboxUpdate) (engi.Sandbox, error) {
+	if _, err := b.Get(ctx, viewer, id); err != nil {
 		return engi.Sandbox{}, err
 	}
 	b.mu.Lock()
@@ -125,7 +125,7 @@ func (b *fakeSandboxes) Update(ctx context.Context, owner engi.Owner, id engi.Sa
 	panic("unreachable")
 }
 
-func (b *fakeSandboxes) Stop(_ context.Context, owner engi.Owner, id engi.SandboxID) error {
+func (b *fakeSandboxes) Stop(_ context.Context, viewer engi.Viewer, id engi.SandboxID) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i := range b.all {
@@ -162,8 +162,8 @@ func (g fakeGuest) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-func (b *fakeSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.SandboxID) (engi.Guest, func(), error) {
-	x, err := b.Get(ctx, owner, id)
+func (b *fakeSandboxes) Enter(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (engi.Guest, func(), error) {
+	x, err := b.Get(ctx, viewer, id)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -176,7 +176,7 @@ func (b *fakeSandboxes) Enter(ctx context.Context, owner engi.Owner, id engi.San
 	return fakeGuest{h: b.guest, remote: b.remote}, func() {}, nil
 }
 
-func (b *fakeSandboxes) Samples(context.Context, engi.Owner, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
+func (b *fakeSandboxes) Samples(context.Context, engi.Viewer, engi.SandboxID, time.Time, time.Time) ([]engi.Sample, error) {
 	return []engi.Sample{{Time: time.Now()}}, nil
 }
 

@@ -32,11 +32,11 @@ func (v *recordedVolumes) Create(_ context.Context, s engi.VolumeSpec) (engi.Vol
 	return x, nil
 }
 
-func (v *recordedVolumes) Get(_ context.Context, owner engi.Owner, idOrName string) (engi.Volume, error) {
+func (v *recordedVolumes) Get(_ context.Context, viewer engi.Viewer, idOrName string) (engi.Volume, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, x := range v.all {
-		if x.Owner == owner && (string(x.ID) == idOrName || x.Name == idOrName) {
+		if viewer.Sees(x.Owner) && (string(x.ID) == idOrName || x.Name == idOrName) {
 			return x, nil
 		}
 	}

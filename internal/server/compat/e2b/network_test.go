@@ -57,7 +57,7 @@ func TestNetworkBecomesPolicy(t *testing.T) {
 				t.Errorf("%s, %s at most: %v", body, widest, err)
 			}
 			if _, err := policy.Compile(p, policy.Node{}); err != nil {
-				t.Errorf("%s, %s at most: the wall refuses %+v: %v", body, widest, p, err)
+				t.Errorf("%s, %s at most: the egress gateway refuses %+v: %v", body, widest, p, err)
 			}
 			if widest != open && p.Mode == open || (widest == none || widest == "") && p.Mode != none || widest == isolated && p.Mode != isolated {
 				t.Errorf("%s, %s at most: mode %s", body, widest, p.Mode)

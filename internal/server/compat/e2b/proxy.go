@@ -94,7 +94,7 @@ func sandboxLost(w http.ResponseWriter, id engi.SandboxID, text string) {
 const textLost = "The sandbox was not found"
 
 func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID, port int) {
-	sandbox, err := s.Sandboxes.Get(r.Context(), "", id)
+	sandbox, err := s.Sandboxes.Get(r.Context(), engi.Everyone, id)
 	switch {
 	case err != nil && !engi.Is(err, engi.NotFound, engi.Invalid):
 		fail(w, err)
@@ -146,7 +146,7 @@ func (s *Server) proxy(w http.ResponseWriter, r *http.Request, id engi.SandboxID
 		fail(w, err)
 		return
 	}
-	g, release, err := s.Sandboxes.Enter(r.Context(), "", id)
+	g, release, err := s.Sandboxes.Enter(r.Context(), engi.Everyone, id)
 	if err != nil {
 		switch engi.KindOf(err) {
 		case engi.NotFound:
@@ -312,7 +312,7 @@ func (s *Server) signedFile(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "the request does not name a sandbox")
 		return
 	}
-	sandboxes, err := s.Sandboxes.List(r.Context(), "", engi.SandboxFilter{Owned: true, Limit: maxSigners})
+	sandboxes, err := s.Sandboxes.List(r.Context(), engi.Everyone, engi.SandboxFilter{Owned: true, Limit: maxSigners})
 	if err != nil {
 		fail(w, err)
 		return

@@ -96,7 +96,7 @@ func (s *Server) settled(ctx context.Context, sandbox engi.Sandbox) (engi.Sandbo
 			return sandbox, engi.Errorf(engi.Unavailable, "the sandbox is %s", sandbox.State)
 		}
 		var err error
-		if sandbox, err = s.Sandboxes.Get(ctx, "", sandbox.ID); err != nil {
+		if sandbox, err = s.Sandboxes.Get(ctx, engi.Everyone, sandbox.ID); err != nil {
 			return sandbox, err
 		}
 	}

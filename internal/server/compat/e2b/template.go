@@ -115,7 +115,7 @@ func (s *Server) resolve(ctx context.Context, who caller, ref string, spec *engi
 		}
 	}
 	b, err := s.Templates.Get(ctx, name)
-	if missing(err) || err == nil && (tag != defaultTag || b.Owner != "" && b.Owner != who.viewer && who.viewer != "") {
+	if missing(err) || err == nil && (tag != defaultTag || b.Owner != "" && !who.viewer.Sees(b.Owner)) {
 		return errTemplate(ref)
 	}
 	if err != nil {
@@ -233,7 +233,7 @@ func (s *Server) addBuild(ctx context.Context, who caller, name string, b regist
 	if err := s.Store.Put(ctx, t); err != nil {
 		return built{}, err
 	}
-	s.discard(ctx, t.Owner, gone)
+	s.discard(ctx, t.Owner.Viewer(), gone)
 	return built{t, b.ID}, nil
 }
 
@@ -517,16 +517,16 @@ func (s *Server) removeTemplate(w http.ResponseWriter, r *http.Request, who call
 	if err := s.Store.Remove(r.Context(), t.ID); err != nil {
 		return err
 	}
-	s.discard(r.Context(), t.Owner, t.Builds)
+	s.discard(r.Context(), t.Owner.Viewer(), t.Builds)
 	return respond(w, http.StatusNoContent, nil)
 }
 
 // discard deletes the results of builds that are not in use; sweepTemplates deletes
 // the others later.
-func (s *Server) discard(ctx context.Context, owner engi.Owner, builds []registry.Build) {
+func (s *Server) discard(ctx context.Context, viewer engi.Viewer, builds []registry.Build) {
 	for _, b := range builds {
 		if b.Snapshot != "" && s.Snapshots != nil {
-			if err := s.Snapshots.Remove(ctx, owner, string(b.Snapshot)); err != nil && !missing(err) {
+			if err := s.Snapshots.Remove(ctx, viewer, string(b.Snapshot)); err != nil && !missing(err) {
 				s.Log.Warn("remove the snapshot of a template", "snapshot", b.Snapshot, "error", err)
 			}
 		}
@@ -544,7 +544,7 @@ func (s *Server) sweepTemplates(ctx context.Context) error {
 		return err
 	}
 	// Read the records after the list of templates: a build is recorded before it creates one.
-	known, err := s.Store.List(ctx, "")
+	known, err := s.Store.List(ctx, engi.Everyone)
 	if err != nil {
 		return err
 	}
@@ -556,17 +556,17 @@ func (s *Server) sweepTemplates(ctx context.Context) error {
 	}
 	for _, t := range all {
 		if strings.HasPrefix(t.Name, s.builtPrefix()) && !used[t.Name] {
-			s.discard(ctx, t.Owner, []registry.Build{{Template: t.Name}})
+			s.discard(ctx, t.Owner.Viewer(), []registry.Build{{Template: t.Name}})
 		}
 	}
 	return nil
 }
 
 // change loads a template, changes it with f and stores it.
-func (s *Server) change(ctx context.Context, owner engi.Owner, idOrName string, f func(*registry.Template) error) (registry.Template, error) {
+func (s *Server) change(ctx context.Context, viewer engi.Viewer, idOrName string, f func(*registry.Template) error) (registry.Template, error) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
-	t, err := s.Store.Get(ctx, owner, idOrName)
+	t, err := s.Store.Get(ctx, viewer, idOrName)
 	if err != nil {
 		return t, err
 	}

@@ -20,9 +20,11 @@ type fakeVolumes struct {
 	one engi.Volume
 }
 
-func (v fakeVolumes) Get(context.Context, engi.Owner, string) (engi.Volume, error) { return v.one, nil }
+func (v fakeVolumes) Get(context.Context, engi.Viewer, string) (engi.Volume, error) {
+	return v.one, nil
+}
 
-func (v fakeVolumes) Files(context.Context, engi.Owner, string) (engi.VolumeFiles, error) {
+func (v fakeVolumes) Files(context.Context, engi.Viewer, string) (engi.VolumeFiles, error) {
 	return nil, engi.Errorf(engi.NotFound, "these are files")
 }
 
@@ -132,7 +134,7 @@ func TestTokensEndWithTheirKey(t *testing.T) {
 	if len(ended) > 0 || visit.Err() != nil {
 		t.Error("requests end before their key does")
 	}
-	if err := w.Keys.Revoke(t.Context(), "", "ann"); err != nil {
+	if err := w.Keys.Revoke(t.Context(), engi.Everyone, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	for _, over := range []<-chan struct{}{visit.Done(), closed(ended)} {

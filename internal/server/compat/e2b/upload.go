@@ -73,7 +73,7 @@ func (s *Server) putFile(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	q, hash := r.URL.Query(), r.PathValue("hash")
-	t, err := s.Store.Get(r.Context(), "", r.PathValue("id"))
+	t, err := s.Store.Get(r.Context(), engi.Everyone, r.PathValue("id"))
 	if err != nil && !missing(err) {
 		return err
 	}

@@ -173,7 +173,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			if err != nil {
 				return engi.Errorf(engi.Anonymous, "this token is not valid for the volume")
 			}
-			v, err := s.Volumes.Get(r.Context(), "", string(id))
+			v, err := s.Volumes.Get(r.Context(), engi.Everyone, string(id))
 			if err != nil && !missing(err) {
 				return err
 			}
@@ -184,7 +184,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			if at == "" || strings.IndexByte(at, 0) >= 0 {
 				return engi.Errorf(engi.Invalid, "path %.80q is not a valid path", at)
 			}
-			files, err := s.Volumes.Files(r.Context(), "", string(id))
+			files, err := s.Volumes.Files(r.Context(), engi.Everyone, string(id))
 			if err != nil {
 				return err
 			}

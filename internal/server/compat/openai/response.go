@@ -58,7 +58,7 @@ func (f *front) responses() []rest.Route {
 				err = engi.Errorf(engi.Invalid, "response %s is not in the background", in.ID).WithRemedy("to cancel the request, disconnect")
 			}
 			if err == nil {
-				err = f.agents.Cancel(ex.Context(), x.Owner, x.ID)
+				err = f.agents.Cancel(ex.Context(), x.Owner.Viewer(), x.ID)
 			}
 			if err != nil {
 				return err
@@ -107,7 +107,7 @@ func (f *front) responseRun(ex *rest.Exchange, id string) (x engi.Run, note resp
 	if err != nil {
 		return x, nil, err
 	}
-	x, err = f.agents.Get(ex.Context(), ex.Owner(), run)
+	x, err = f.agents.Get(ex.Context(), ex.Viewer(), run)
 	switch {
 	case engi.Is(err, engi.NotFound):
 		return x, nil, noResponse(id)
@@ -130,7 +130,7 @@ func (f *front) forget(ex *rest.Exchange, x engi.Run) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ex.Context()), forgetTime)
 	defer cancel()
-	return d.Delete(ctx, x.Owner, x.ID)
+	return d.Delete(ctx, x.Owner.Viewer(), x.ID)
 }
 
 type responseRequest struct {

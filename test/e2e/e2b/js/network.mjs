@@ -122,7 +122,7 @@ scenario('a policy survives a pause', async (t) => {
   assert.equal(await ask(again, 'http://two.test/'), '')
 })
 
-scenario('what no wall could enforce is refused', async () => {
+scenario('what no egress gateway could enforce is refused', async () => {
   await fails(() => Sandbox.create('base', { network: { rules: { 'one.test': [{ transform: { headers: { A: '${e2b.identity.tokens.x}' } } }] } } }), SandboxError, /400/)
   await fails(() => Sandbox.create('base', { network: { egressProxy: { address: 'nowhere' } } }), SandboxError, /400/)
 })

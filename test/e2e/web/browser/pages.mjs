@@ -570,7 +570,7 @@ export async function use(t) {
     await settled()
     t.faults.splice(seen) // Chromium reports what was lost
   })
-  await step('a board over a tracker, whose key is put in at the wall', async () => {
+  await step('a board over a tracker, whose key is put in at the egress gateway', async () => {
     const seen = t.faults.length
     await open(page, 'pages')
     await page.getByRole('button', { name: 'Try Board' }).click()

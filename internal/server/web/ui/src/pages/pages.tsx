@@ -14,7 +14,7 @@ const examples = [
   { action: 'demo-todo', name: 'To-do list', about: 'A form that adds, and entries that are ticked off and removed. What is being typed stays.' },
   { action: 'demo-form', name: 'Form', about: 'Fields that are checked when they are sent, with what is wrong beside each.' },
   { action: 'demo-chart', name: 'Chart', about: 'Bars of data that a program in a sandbox computes.' },
-  { action: 'demo-board', name: 'Board', about: 'Issues of a tracker, which code in a sandbox reads and changes. Its key is put in at the wall: neither the model nor the sandbox has it.' },
+  { action: 'demo-board', name: 'Board', about: 'Issues of a tracker, which code in a sandbox reads and changes. Its key is put in at the egress gateway: neither the model nor the sandbox has it.' },
 ]
 
 // The look of pages here: they inherit fonts and colours and know no other style.

@@ -74,7 +74,7 @@ function Repository({ of: s }: { of: Session }) {
       <Facts of={[
         ['Repository', <code>{git.url}</code>], ['Directory', <code>/workspace/{git.dir}</code>], ['Cloned from', git.ref ? <code>{git.ref}</code> : 'its default branch'],
         ['Pushes to', git.push ? <code>{git.push.branch || `engi/${s.name || s.id}`}</code> : 'nothing'], ['Pushes', git.push?.on_release ? 'on release, and on demand' : git.push ? 'on demand' : 'never'],
-        ['Password', git.secret ? <>secret <code>{git.secret}</code>, at the wall</> : 'none'],
+        ['Password', git.secret ? <>secret <code>{git.secret}</code>, at the egress gateway</> : 'none'],
       ]} />
       <Trouble of={done.problem} again={done.reload} />
       <Table name="Clones and pushes" rows={done.data} id={(e) => e.id ?? String(e.seq)} prefix="g"
@@ -188,7 +188,7 @@ export function Secrets() {
   const found = useLive((stop) => list<Secret>('/v1/secrets', stop), ['secret.'])
   const [changed, setChanged] = useState<Secret>()
   return (
-    <Page title="Secrets" about="Values that are put into requests at the wall and never enter a sandbox. They are written here and never shown." actions={<Make name="New secret" scope="secrets" />}>
+    <Page title="Secrets" about="Values that are put into requests at the egress gateway and never enter a sandbox. They are written here and never shown." actions={<Make name="New secret" scope="secrets" />}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Secrets" rows={found.data} id={(s) => s.id}
         empty={<Empty title="There is no secret"><p>Store one here, then grant it to the hosts it is for in a sandbox's network policy.</p></Empty>}

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"fmt"
@@ -13,7 +13,7 @@ import (
 	"github.com/engi-dev/engi/test/env"
 )
 
-// refusals returns the requests of a sandbox that the wall refused.
+// refusals returns the requests of a sandbox that the egress gateway refused.
 func (b *sandbox) refusals(t *testing.T) []string {
 	t.Helper()
 	var all []string

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"encoding/binary"
@@ -21,7 +21,7 @@ import (
 
 // TestBrokenKernel sends frames from the sandbox's end of its link, as a
 // sandbox with a compromised kernel could: programs inside cannot send
-// such frames. The wall must refuse them.
+// such frames. The egress gateway must refuse them.
 func TestBrokenKernel(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)

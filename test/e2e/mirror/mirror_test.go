@@ -1,5 +1,5 @@
 // Package packages tests the mirror of package registries with real package managers in real
-// sandboxes. Registries are those of the environment: ENGI_PACKAGES_NPM and so on,
+// sandboxes. Registries are those of the environment: ENGI_MIRROR_NPM and so on,
 // or the public ones.
 package packages
 
@@ -67,8 +67,8 @@ func TestInstalls(t *testing.T) {
 	run := func(t *testing.T, c config.Config, round int) {
 		n := env.Run(t, c)
 		template := "base"
-		if x, err := n.Templates().Get(t.Context(), "wall-cargo"); err == nil && x.Digest != "" {
-			template = "wall-cargo"
+		if x, err := n.Templates().Get(t.Context(), "egress-cargo"); err == nil && x.Digest != "" {
+			template = "egress-cargo"
 		}
 		all := installs
 		if template != "base" {
@@ -121,7 +121,7 @@ func TestInstalls(t *testing.T) {
 	t.Run("cold", func(t *testing.T) { run(t, c, 0) })
 	t.Run("warm", func(t *testing.T) { run(t, c, 1) })
 	// No upstream answers, and the cached metadata is no longer fresh.
-	p := &c.Packages
+	p := &c.Mirror
 	for _, u := range []*string{&p.NPM, &p.PyPI, &p.Go, &p.Crates, &p.Debian, &p.DebianSecurity, &p.Maven} {
 		*u = "http://127.0.0.1:9/cut"
 	}
@@ -218,7 +218,7 @@ func (b *sandbox) log(t *testing.T) {
 	}
 }
 
-// TestBuilds: builds of owners install packages through the broker, and their
+// TestBuilds: builds of owners install packages through the mirror, and their
 // templates do not trust it afterwards.
 func TestBuilds(t *testing.T) {
 	env.Slow(t)

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 )
 
 // TestKillDuringBuild kills the server while a command of an owner's build runs
-// behind the wall. The next start removes its remains, reports the end of the
+// behind the egress gateway. The next start removes its remains, reports the end of the
 // build, and builds again.
 func TestKillDuringBuild(t *testing.T) {
 	env.Slow(t)

@@ -11,12 +11,12 @@ import (
 	v1 "github.com/engi-dev/engi/api/v1"
 )
 
-// Tricks is the Python module that attacks on the wall use.
+// Tricks is the Python module that attacks on the egress gateway use.
 //
 //go:embed tricks.py
 var Tricks string
 
-// A way is a way around the wall: the body of a Python function that returns the data that it
+// A way is a way around the egress gateway: the body of a Python function that returns the data that it
 // received. TARGET is the target of the attack, or of its control: the same program
 // with an open policy. If the control fails, too, the attack proves nothing.
 type way struct {
@@ -71,7 +71,7 @@ type outcome struct {
 // tried runs all ways in one sandbox with the given policy.
 func (r *run) tried(ctx context.Context, ways []way, policy v1.NetworkChoice, control bool) (map[string]outcome, error) {
 	var b strings.Builder
-	// Any answer of a server counts; answers of the wall itself do not.
+	// Any answer of a server counts; answers of the egress gateway itself do not.
 	b.WriteString(Tricks + "\n\ndef got(b):\n    return b.decode('latin-1')[:80] if b and b'engi' not in b.lower() else None\n\n" +
 		"def drain(s, limit=4096):\n    b = b''\n    try:\n        b = s.recv(limit)\n    except OSError:\n        pass\n    return b\n")
 	for i, w := range ways {
@@ -105,13 +105,13 @@ func (r *run) tried(ctx context.Context, ways []way, policy v1.NetworkChoice, co
 	return all, nil
 }
 
-func (r *run) wall(ctx context.Context) {
+func (r *run) egress(ctx context.Context) {
 	ways := r.ways()
 	skip := func(err error) {
 		for _, w := range ways {
-			r.skip("wall", w.name, err)
+			r.skip("egress", w.name, err)
 		}
-		r.skip("wall", "the default policy", err)
+		r.skip("egress", "the default policy", err)
 	}
 	tried, err := r.tried(ctx, ways, v1.NetworkChoice{Mode: "restricted", Allow: []string{allowed}}, false)
 	if err != nil {
@@ -136,12 +136,12 @@ for a in ('169.254.169.254', '10.0.0.1', '192.168.0.1'):
         s.connect((a, 80)); s.sendall(b'GET / HTTP/1.0\r\n\r\n')
         if s.recv(1): return a
     except OSError: pass`)})
-	r.add(verdict("wall", byDefault, x, err))
+	r.add(verdict("egress", byDefault, x, err))
 }
 
 // judge returns the result of an attack, by comparing its outcome with its control's.
 func judge(w way, tried, controls map[string]outcome) Result {
-	res := Result{Group: "wall", Name: w.name}
+	res := Result{Group: "egress", Name: w.name}
 	o, ok := tried[w.name]
 	c, controlled := controls[w.name]
 	if controlled && c.Got != nil {

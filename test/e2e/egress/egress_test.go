@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"encoding/json"
@@ -135,10 +135,10 @@ func describe(e engi.NetworkRecord) string {
 	return fmt.Sprintf("%s %s %s %s | %s | %s", e.Kind, e.Protocol, e.Host, address, e.Rule, e.Reason)
 }
 
-// TestWall runs every attack: it must receive nothing, none of its data may leave the
+// TestEgress runs every attack: it must receive nothing, none of its data may leave the
 // sandbox, and an event must contain the reason. Then the same attack with an open
 // policy must succeed.
-func TestWall(t *testing.T) {
+func TestEgress(t *testing.T) {
 	w := testInternet(t)
 	sharedNode(t)
 	furnish(w)
@@ -155,7 +155,7 @@ func TestWall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newSandbox(t, "mallory", policies[c.policy])
 			proveAlive(t, b, c.policy)
-			outcomes := attackFrom(t, b, "wall", c.attacks)
+			outcomes := attackFrom(t, b, "egress", c.attacks)
 			var refusals []string
 			for _, e := range b.settledEvents(t) {
 				if !e.Allowed {
@@ -175,7 +175,7 @@ func TestWall(t *testing.T) {
 				if a.bodies {
 					hows = hows[:3]
 				}
-				if h := w.whoHeard(token("wall", a), hows...); len(h) > 0 {
+				if h := w.whoHeard(token("egress", a), hows...); len(h) > 0 {
 					t.Errorf("%s: heard outside: %.300s", a.name, fmt.Sprint(h))
 				}
 				socketless := name == "packets" && (strings.Contains(o.Detail, "PermissionError") || strings.Contains(o.Detail, "Errno 99"))
@@ -190,7 +190,7 @@ func TestWall(t *testing.T) {
 					t.Logf("%s: the sandbox's kernel refuses it: %s", a.name, o.Detail)
 				}
 			}
-			if t.Failed() || os.Getenv("ENGI_TEST_WALL_VERBOSE") != "" {
+			if t.Failed() || os.Getenv("ENGI_TEST_EGRESS_VERBOSE") != "" {
 				t.Logf("refusals:\n%s", strings.Join(refusals, "\n"))
 			}
 			proveAlive(t, b, c.policy)

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"bytes"
@@ -152,7 +152,7 @@ func TestCanary(t *testing.T) {
 	decode(t, ask(t, n, "POST", "/v1/sandboxes", v1.SandboxRequest{Template: "base", Network: &policy,
 		Env: map[string]string{"CONTROL": control}, Lifetime: v1.Lifetime{Timeout: v1.Duration(20 * time.Minute)}}), &made)
 	id := engi.SandboxID(made.ID)
-	guest, release, err := n.Sandboxes().Enter(t.Context(), "", id)
+	guest, release, err := n.Sandboxes().Enter(t.Context(), engi.Everyone, id)
 	if err != nil {
 		t.Fatal(err)
 	}

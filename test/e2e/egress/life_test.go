@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"io"
@@ -59,7 +59,7 @@ func TestConnectionsOverLife(t *testing.T) {
 	n := s.node
 	enter := func(f func(engi.Guest)) {
 		t.Helper()
-		g, release, err := n.Sandboxes().Enter(t.Context(), owner, s.id)
+		g, release, err := n.Sandboxes().Enter(t.Context(), owner.Viewer(), s.id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,18 +113,18 @@ func TestConnectionsOverLife(t *testing.T) {
 		want string
 	}{
 		{"hibernate", func() {
-			if err := n.Lifecycle().Hibernate(t.Context(), owner, s.id, false); err != nil {
+			if err := n.Lifecycle().Hibernate(t.Context(), owner.Viewer(), s.id, false); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := n.Lifecycle().Resume(t.Context(), owner, s.id, 0, false); err != nil {
+			if _, err := n.Lifecycle().Resume(t.Context(), owner.Viewer(), s.id, 0, false); err != nil {
 				t.Fatal(err)
 			}
 		}, "broken"},
 		{"freeze", func() {
-			if err := n.Lifecycle().Pause(t.Context(), owner, s.id); err != nil {
+			if err := n.Lifecycle().Pause(t.Context(), owner.Viewer(), s.id); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := n.Lifecycle().Resume(t.Context(), owner, s.id, 0, false); err != nil {
+			if _, err := n.Lifecycle().Resume(t.Context(), owner.Viewer(), s.id, 0, false); err != nil {
 				t.Fatal(err)
 			}
 		}, "goes on"},

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"archive/tar"
@@ -99,13 +99,13 @@ var tools = map[string]string{
 
 // TestTools downloads files with all kinds of tools through an allow list: with
 // TLS from end to end, and where a secret is granted to every server, so that
-// the tools must trust the wall. No tool turns verification off.
+// the tools must trust the egress gateway. No tool turns verification off.
 func TestTools(t *testing.T) {
 	env.Slow(t)
 	w := testInternet(t)
 	n := sharedNode(t)
-	if x, err := n.Templates().Get(t.Context(), "wall-cargo"); err != nil || x.Digest == "" {
-		const need = "the template wall-cargo (engi template build test/e2e/wall/testdata/cargo.yaml --as wall-cargo)"
+	if x, err := n.Templates().Get(t.Context(), "egress-cargo"); err != nil || x.Digest == "" {
+		const need = "the template egress-cargo (engi template build test/e2e/egress/testdata/cargo.yaml --as egress-cargo)"
 		if os.Getenv("ENGI_TEST_REQUIRE") == "1" {
 			t.Fatalf("needs %s: %v", need, err)
 		}
@@ -133,10 +133,10 @@ func TestTools(t *testing.T) {
 			var made struct {
 				ID string `json:"id"`
 			}
-			decode(t, ask(t, n, "POST", "/v1/sandboxes", v1.SandboxRequest{Template: "wall-cargo", Network: &c.policy,
+			decode(t, ask(t, n, "POST", "/v1/sandboxes", v1.SandboxRequest{Template: "egress-cargo", Network: &c.policy,
 				Lifetime: v1.Lifetime{Timeout: v1.Duration(15 * time.Minute)}}), &made)
 			id := engi.SandboxID(made.ID)
-			g, release, err := n.Sandboxes().Enter(t.Context(), "", id)
+			g, release, err := n.Sandboxes().Enter(t.Context(), engi.Everyone, id)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -145,7 +145,7 @@ func TestTools(t *testing.T) {
 				release()
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 				defer cancel()
-				if err := n.Sandboxes().Stop(ctx, "", id); err != nil {
+				if err := n.Sandboxes().Stop(ctx, engi.Everyone, id); err != nil {
 					t.Errorf("stop %s: %v", id, err)
 				}
 			})

@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"bytes"

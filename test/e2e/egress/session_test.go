@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"context"
@@ -36,20 +36,20 @@ func TestLimitsOfASession(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g, release, err := n.Sessions().Enter(ctx, "", s.ID)
+		g, release, err := n.Sessions().Enter(ctx, engi.Everyone, s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
 			release()
-			if err := n.Sessions().Terminate(context.Background(), "", s.ID); err != nil {
+			if err := n.Sessions().Terminate(context.Background(), engi.Everyone, s.ID); err != nil {
 				t.Error(err)
 			}
 		})
 		if s, err = c.Session(ctx, s.ID); err != nil {
 			t.Fatal(err)
 		}
-		return &sandbox{t, n, engi.SandboxID(s.SandboxID), engi.Owner(s.Owner), g}
+		return &sandbox{t, n, engi.SandboxID(s.SandboxID), engi.Owner(s.Owner).Viewer(), g}
 	}
 	for _, x := range []struct {
 		name   string

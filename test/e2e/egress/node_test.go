@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 )
 
 // inside is the variable that is set in the process with a separate network namespace.
-const inside = "ENGI_TEST_WALL_INSIDE"
+const inside = "ENGI_TEST_EGRESS_INSIDE"
 
 // The canary listens on the test's host, which no sandbox may reach.
 const canaryPort = 47113
@@ -82,7 +82,7 @@ func run(m *testing.M) int {
 }
 
 func prepare() (err error) {
-	if shared.Dir, err = os.MkdirTemp("", "engi-wall-"); err != nil {
+	if shared.Dir, err = os.MkdirTemp("", "engi-egress-"); err != nil {
 		return err
 	}
 	if internetOfTests, err = newInternet(); err != nil {
@@ -125,11 +125,11 @@ func sharedNode(t *testing.T) *node.Private { return shared.Node(t) }
 
 // A sandbox is a sandbox with a network.
 type sandbox struct {
-	t     *testing.T
-	node  *node.Private
-	id    engi.SandboxID
-	owner engi.Owner
-	guest engi.Guest
+	t      *testing.T
+	node   *node.Private
+	id     engi.SandboxID
+	viewer engi.Viewer
+	guest  engi.Guest
 }
 
 // newSandbox starts a sandbox that ends with t.
@@ -141,16 +141,16 @@ func newSandbox(t *testing.T, owner engi.Owner, p engi.NetworkPolicy) *sandbox {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, release, err := n.Sandboxes().Enter(t.Context(), owner, s.ID)
+	g, release, err := n.Sandboxes().Enter(t.Context(), owner.Viewer(), s.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &sandbox{t, n, s.ID, owner, g}
+	b := &sandbox{t, n, s.ID, owner.Viewer(), g}
 	t.Cleanup(func() {
 		release()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := n.Sandboxes().Stop(ctx, owner, s.ID); err != nil {
+		if err := n.Sandboxes().Stop(ctx, owner.Viewer(), s.ID); err != nil {
 			t.Errorf("stop %s: %v", s.ID, err)
 		}
 	})
@@ -198,7 +198,7 @@ func (b *sandbox) events(t *testing.T) []engi.NetworkRecord {
 	t.Helper()
 	var all []engi.NetworkRecord
 	for seq := int64(0); ; {
-		page, err := b.node.NetworkLog().Events(t.Context(), b.owner, b.id, seq, 1000, false)
+		page, err := b.node.NetworkLog().Events(t.Context(), b.viewer, b.id, seq, 1000, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,7 +229,7 @@ func (b *sandbox) settledEvents(t *testing.T) []engi.NetworkRecord {
 // open puts another policy in force.
 func (b *sandbox) open(t *testing.T, p engi.NetworkPolicy) {
 	t.Helper()
-	if _, err := b.node.Sandboxes().Update(t.Context(), b.owner, b.id, engi.SandboxUpdate{Network: &p}); err != nil {
+	if _, err := b.node.Sandboxes().Update(t.Context(), b.viewer, b.id, engi.SandboxUpdate{Network: &p}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/engi-dev/engi/internal/network/mirror"
 )
 
-// Packages configures the mirror of package registries for sandboxes
+// Mirror configures the mirror of package registries for sandboxes
 // whose policy allows packages.
-type Packages struct {
+type Mirror struct {
 	Size           Bytes    `toml:"size" env:"SIZE" help:"bytes of packages kept on disk; those not used for the longest time go first"`
 	Fresh          Duration `toml:"fresh" env:"FRESH" help:"how long metadata is served before a registry is asked again"`
 	Offline        bool     `toml:"offline" env:"OFFLINE" help:"ask no registry: only what is kept is served"`
@@ -25,17 +25,17 @@ type Packages struct {
 	Hosts          []string `toml:"hosts" env:"HOSTS" help:"further hosts, as HOST:PORT, that mirrors send files from although their addresses are private"`
 }
 
-func (p Packages) upstreams() map[string]string {
+func (p Mirror) upstreams() map[string]string {
 	return map[string]string{"npm": p.NPM, "pypi": p.PyPI, "go": p.Go, "crates": p.Crates, "debian": p.Debian, "debian-security": p.DebianSecurity, "maven": p.Maven}
 }
 
 // Options returns the options of the mirror, without directory and log.
-func (p Packages) Options() mirror.Options {
+func (p Mirror) Options() mirror.Options {
 	return mirror.Options{Size: int64(p.Size), Fresh: time.Duration(p.Fresh), Offline: p.Offline, Upstreams: p.upstreams(), Trusted: slices.Clone(p.Hosts)}
 }
 
-func (p Packages) validate() (err error) {
-	defer engi.Annotate(&err, "[packages]")
+func (p Mirror) validate() (err error) {
+	defer engi.Annotate(&err, "[mirror]")
 	if p.Size < 1<<20 || p.Fresh <= 0 {
 		return engi.Errorf(engi.Invalid, "size is at least 1 MiB, fresh more than 0")
 	}

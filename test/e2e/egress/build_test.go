@@ -1,4 +1,4 @@
-package wall
+package egress
 
 import (
 	"context"
@@ -46,7 +46,7 @@ for to in sys.argv[1:]:
 	fmt.Fprintf(&command, "env; cat /etc/resolv.conf /etc/hosts; python3 - <<'END'\n%s\nEND\n", strings.Replace(reach, "sys.argv[1:]", list(targets), 1))
 	var lines []string
 	_, err := builder.BuildSteps(t.Context(), engi.BuildSpec{
-		Name: "walled", Owner: "ann", FromTemplate: "base", Force: true,
+		Name: "own-egress", Owner: "ann", FromTemplate: "base", Force: true,
 		Steps: []engi.BuildStep{{Type: engi.StepRun, Args: []string{command.String()}}},
 	}, func(p engi.Progress) {
 		if p.Log != "" {
@@ -54,7 +54,7 @@ for to in sys.argv[1:]:
 		}
 	})
 	t.Cleanup(func() {
-		if err := engi.Ignore(n.Templates().Remove(context.WithoutCancel(t.Context()), "walled"), engi.NotFound); err != nil {
+		if err := engi.Ignore(n.Templates().Remove(context.WithoutCancel(t.Context()), "own-egress"), engi.NotFound); err != nil {
 			t.Log(err)
 		}
 	})

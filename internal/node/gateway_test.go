@@ -11,7 +11,7 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// TestPoliciesKeepToPins: the wall of a node refuses an owner's policy that would
+// TestPoliciesKeepToPins: the egress gateway of a node refuses an owner's policy that would
 // send a pinned secret elsewhere.
 func TestPoliciesKeepToPins(t *testing.T) {
 	db, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "engi.db"))
@@ -19,7 +19,7 @@ func TestPoliciesKeepToPins(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	w := &wall{config: config.Defaults().Network}
+	w := &gateway{config: config.Defaults().Network}
 	w.config.Max = string(engi.NetworkOpen)
 	if w.secrets, err = secret.Open(t.Context(), store.Secrets(db), secret.Options{Path: filepath.Join(t.TempDir(), "secret.key")}); err != nil {
 		t.Fatal(err)

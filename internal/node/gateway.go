@@ -21,10 +21,10 @@ import (
 	"github.com/engi-dev/engi/internal/store"
 )
 
-// A wall is the egress gateway with the node's defaults and limits applied to
-// every policy. It implements [fleet.Wall] and internal/network/fetch's Wall and is safe
+// A gateway is the egress gateway with the node's defaults and limits applied to
+// every policy. It implements [fleet.Egress] and internal/network/fetch's Egress and is safe
 // for concurrent use.
-type wall struct {
+type gateway struct {
 	*egress.Gateway
 	links   *link.Pool
 	secrets *secret.Service
@@ -34,16 +34,16 @@ type wall struct {
 	opened map[engi.SandboxID]bool // sandboxes that had a network at any time
 }
 
-// openWall opens the egress gateway of sandboxes. If the host or the
+// openGateway opens the egress gateway of sandboxes. If the host or the
 // provider does not support it, it logs the reason, and sandboxes have no network.
-func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) error {
+func (n *Node) openGateway(ctx context.Context, metrics prometheus.Registerer) error {
 	if engi.Network(n.config.Network.Max) == engi.NetworkNone {
 		return nil
 	}
-	w, err := n.newWall(ctx, metrics)
+	w, err := n.newGateway(ctx, metrics)
 	switch {
 	case err == nil:
-		n.wall = w
+		n.gateway = w
 		n.closers.Add(func() {
 			if err := w.Close(); err != nil {
 				n.log.Error("close the network of sandboxes", "error", err)
@@ -57,25 +57,25 @@ func (n *Node) openWall(ctx context.Context, metrics prometheus.Registerer) erro
 	return err
 }
 
-func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *wall, err error) {
+func (n *Node) newGateway(ctx context.Context, metrics prometheus.Registerer) (_ *gateway, err error) {
 	networked, ok := n.provider.(provider.Networked)
 	if !ok {
 		return nil, engi.Errorf(engi.Unsupported, "machines of the %s tier have no links", n.provider.Tier())
 	}
 	c, log := n.config.Network, n.log.With("component", "egress")
-	w := &wall{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
-	broker := n.config.Packages.Options()
-	broker.Dir, broker.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "packages")
-	if n.packages, err = mirror.New(broker); err != nil {
+	w := &gateway{secrets: n.secrets, config: c, opened: map[engi.SandboxID]bool{}}
+	o := n.config.Mirror.Options()
+	o.Dir, o.Log = filepath.Join(n.config.DataDir, "mirror"), n.log.With("component", "mirror")
+	if n.mirror, err = mirror.New(o); err != nil {
 		return nil, err
 	}
-	n.closers.Add(n.packages.Close)
+	n.closers.Add(n.mirror.Close)
 	if w.links, err = link.Open(ctx, link.Options{Spare: c.Spare, Locate: networked.Netns, Log: log}); err != nil {
 		return nil, err
 	}
 	w.Gateway, err = egress.New(egress.Options{
 		Links: w.links, Store: store.Egress(n.db, c.Events, time.Duration(c.KeepAge)), Private: c.PrivatePrefixes(), Hosts: c.StaticHosts(), Resolver: c.Resolvers(),
-		Limits: c.Limits.Limits(), Packages: n.packages, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
+		Limits: c.Limits.Limits(), Packages: n.mirror, Reveal: n.secrets.Reveal, Use: n.secrets.Use, Approver: n.approvals, Key: n.secrets.Derive("certificates and placeholders"),
 		Metrics: metrics, Log: log,
 	})
 	if err != nil {
@@ -87,14 +87,14 @@ func (n *Node) newWall(ctx context.Context, metrics prometheus.Registerer) (_ *w
 
 // Close closes the gateway and the pool of links. The links of running
 // sandboxes stay, for the next node to adopt.
-func (w *wall) Close() error {
+func (w *gateway) Close() error {
 	err := w.Gateway.Close()
 	return cmp.Or(err, w.links.Close())
 }
 
 // complete fills in the node's default for an empty policy and refuses a policy that the
 // node does not allow. Every policy passes through it.
-func (w *wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
+func (w *gateway) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
 	if err := w.secrets.Check(p); err != nil {
 		return p, err
 	}
@@ -115,8 +115,8 @@ func (w *wall) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
 	return p, nil
 }
 
-// Check implements [fleet.Wall].
-func (w *wall) Check(p engi.NetworkPolicy) error {
+// Check implements [fleet.Egress].
+func (w *gateway) Check(p engi.NetworkPolicy) error {
 	p, err := w.complete(p)
 	if err != nil || p.Mode == engi.NetworkNone && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests) == 0 && p.Proxy == nil && p.Group == "" {
 		return err
@@ -126,19 +126,19 @@ func (w *wall) Check(p engi.NetworkPolicy) error {
 
 // checkNetwork reports the reason why sandboxes may not have a policy.
 func (n *Node) checkNetwork(p engi.NetworkPolicy) error {
-	if n.wall == nil {
+	if n.gateway == nil {
 		return nil // the fleet reports that there is no network
 	}
-	return n.wall.Check(p)
+	return n.gateway.Check(p)
 }
 
-// Permit implements [fleet.Wall].
-func (w *wall) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
+// Permit implements [fleet.Egress].
+func (w *gateway) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPolicy) error {
 	return cmp.Or(w.Check(p), w.secrets.Permit(ctx, owner, p))
 }
 
-// Open implements [fleet.Wall].
-func (w *wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
+// Open implements [fleet.Egress].
+func (w *gateway) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p engi.NetworkPolicy) (engi.NetworkSetup, error) {
 	p, err := w.complete(p)
 	if err != nil {
 		return engi.NetworkSetup{}, err
@@ -157,7 +157,7 @@ func (w *wall) Open(ctx context.Context, id engi.SandboxID, owner engi.Owner, p 
 
 // Transport returns a transport whose requests for an owner are checked like those of a sandbox with
 // the policy. It does not insert secrets.
-func (w *wall) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
+func (w *gateway) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTripper, error) {
 	p, err := w.complete(p)
 	if err != nil {
 		return nil, err
@@ -165,8 +165,8 @@ func (w *wall) Transport(owner engi.Owner, p engi.NetworkPolicy) (http.RoundTrip
 	return w.Gateway.Transport(owner, p)
 }
 
-// Detach implements [fleet.Wall].
-func (w *wall) Detach(ctx context.Context, id engi.SandboxID) error {
+// Detach implements [fleet.Egress].
+func (w *gateway) Detach(ctx context.Context, id engi.SandboxID) error {
 	w.mu.Lock()
 	delete(w.opened, id)
 	w.mu.Unlock()
@@ -184,19 +184,19 @@ func probeLinks(ctx context.Context) (time.Duration, error) {
 	return time.Since(began), p.Close()
 }
 
-// fleetWall returns n.wall as an interface, which is nil if n.wall is nil.
-func (n *Node) fleetWall() fleet.Wall {
-	if n.wall == nil {
+// fleetEgress returns n.gateway as an interface, which is nil if n.gateway is nil.
+func (n *Node) fleetEgress() fleet.Egress {
+	if n.gateway == nil {
 		return nil
 	}
-	return n.wall
+	return n.gateway
 }
 
 // NetworkLog returns the log of sandboxes' connections; nil if
 // sandboxes have no network.
 func (n *Node) NetworkLog() engi.NetworkLog {
-	if n.wall == nil {
+	if n.gateway == nil {
 		return nil
 	}
-	return n.wall
+	return n.gateway
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/engi-dev/engi/internal/node/config"
 )
 
-// TestProgramsFindMirrors runs programs where all templates have mirrors, and
+// TestProgramsFindRegistries runs programs where all templates have registries, and
 // where one has others.
-func TestProgramsFindMirrors(t *testing.T) {
+func TestProgramsFindRegistries(t *testing.T) {
 	for name, try := range map[string]struct {
-		mirrors config.Mirrors
+		mirrors config.Registries
 		want    string
 	}{
-		"none":     {config.Mirrors{}, "//"},
-		"for all":  {config.Mirrors{NPM: "https://npm.example.com/", Pip: "https://pypi.example.com/simple"}, "https://npm.example.com//https://pypi.example.com/simple/"},
-		"for host": {config.Mirrors{NPM: "https://npm.example.com/", Go: "off", Template: map[string]config.Mirror{"host": {NPM: "-", Pip: "http://127.0.0.1:1/simple"}}}, "/http://127.0.0.1:1/simple/off"},
+		"none":     {config.Registries{}, "//"},
+		"for all":  {config.Registries{NPM: "https://npm.example.com/", Pip: "https://pypi.example.com/simple"}, "https://npm.example.com//https://pypi.example.com/simple/"},
+		"for host": {config.Registries{NPM: "https://npm.example.com/", Go: "off", Template: map[string]config.TemplateRegistries{"host": {NPM: "-", Pip: "http://127.0.0.1:1/simple"}}}, "/http://127.0.0.1:1/simple/off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, o := fakeNode(t)
-			c.Mirrors = try.mirrors
+			c.Registries = try.mirrors
 			n, err := Open(t.Context(), c, o)
 			if err != nil {
 				t.Fatal(err)
