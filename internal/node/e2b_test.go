@@ -47,8 +47,8 @@ func TestE2BCreatesOnce(t *testing.T) {
 		return resp.StatusCode, m
 	}
 	for path, c := range map[string]struct{ body, other, id string }{
-		"/sandboxes":       {`{"templateID":"host","metadata":{"a":"1"}}`, `{"templateID":"host","metadata":{"a":"2"}}`, "sandboxID"},
-		"/v2/sandboxes":    {`{"templateID":"host","envVars":{"A":"1"}}`, `{"templateID":"host"}`, "sandboxID"},
+		"/sandboxes":       {`{"templateID":"host","timeout":3600,"metadata":{"a":"1"}}`, `{"templateID":"host","timeout":3600,"metadata":{"a":"2"}}`, "sandboxID"},
+		"/v2/sandboxes":    {`{"templateID":"host","timeout":3600,"envVars":{"A":"1"}}`, `{"templateID":"host","timeout":3600}`, "sandboxID"},
 		"/v3/templates":    {`{"name":"one"}`, `{"name":"two"}`, "buildID"},
 		"/secrets":         {`{"name":"one","value":"1"}`, `{"name":"one","value":"2"}`, "secretID"},
 		"/events/webhooks": {`{"name":"one","url":"https://example.com","enabled":false,"events":["sandbox.lifecycle.created"],"signatureSecret":"12345678901234567890123456789012"}`, `{"name":"two","url":"https://example.com","enabled":false,"events":["sandbox.lifecycle.created"],"signatureSecret":"12345678901234567890123456789012"}`, "id"},
@@ -74,7 +74,7 @@ func TestE2BCreatesOnce(t *testing.T) {
 		}
 	}
 	var list struct{ Items []struct{ ID string } }
-	_, answer := admin.ask("GET", "/v1/sandboxes", "")
+	_, answer := apiClient{t, admin.url, ann}.ask("GET", "/v1/sandboxes", "") // without those of pools
 	if err := json.Unmarshal([]byte(answer), &list); err != nil || len(list.Items) != 2 {
 		t.Errorf("there are %d sandboxes, want 2: %s", len(list.Items), answer)
 	}
