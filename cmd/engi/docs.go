@@ -35,8 +35,7 @@ var docsCommands = docsCommand{
 }
 
 const (
-	maxDocument  = 8 << 20 // maximum bytes of a document; the server has the same limit
-	maxDocuments = 5000    // maximum number of documents in one directory
+	maxDocuments = 5000 // maximum number of documents in one directory
 )
 
 var documentNames = []string{".md", ".mdx", ".markdown", ".txt"}
@@ -125,7 +124,7 @@ func (a *docsAdd) documentsOf(g *globals) (all []report, _ error) {
 		}
 		if arg == "-" {
 			all = append(all, report{"standard input", func() (v1.DocumentRequest, error) {
-				text, err := g.readStdin(maxDocument)
+				text, err := g.readStdin(engi.MaxDocument)
 				return v1.DocumentRequest{Text: string(text)}, err
 			}})
 			continue
@@ -174,12 +173,12 @@ func paperOf(path, title string) report {
 			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
 		}
 		defer f.Close()
-		text, err := io.ReadAll(io.LimitReader(f, maxDocument+1))
+		text, err := io.ReadAll(io.LimitReader(f, engi.MaxDocument+1))
 		if err != nil {
 			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "%v", err)
 		}
-		if len(text) > maxDocument {
-			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "it has more than %d MiB", maxDocument>>20).WithRemedy("split it into several documents")
+		if len(text) > engi.MaxDocument {
+			return v1.DocumentRequest{}, engi.Errorf(engi.Invalid, "it has more than %d MiB", engi.MaxDocument>>20).WithRemedy("split it into several documents")
 		}
 		return v1.DocumentRequest{Title: title, Text: string(text)}, nil
 	}}

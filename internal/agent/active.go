@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"os"
 	"sync"
@@ -167,9 +165,4 @@ func (a *activeRun) save(ctx context.Context) error {
 	}
 	a.saved = len(a.messages)
 	return nil
-}
-
-func fingerprint(raw []byte) string {
-	sum := sha256.Sum256(raw)
-	return hex.EncodeToString(sum[:16])
 }

@@ -10,7 +10,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -25,6 +24,7 @@ import (
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // A Record is a stored run.
@@ -36,6 +36,9 @@ type Record struct {
 
 	Decided []engi.CallDecision // decisions on calls of the current step
 }
+
+// Requested implements [idempotency.Record].
+func (r Record) Requested() (id, fingerprint string) { return "run " + string(r.ID), r.Fingerprint }
 
 // A Store stores runs durably. It is safe for concurrent use.
 type Store interface {
@@ -112,6 +115,7 @@ type Runner struct {
 	agents  map[string]engi.AgentSpec
 	tools   map[string]tool.Tool
 	schemas map[string]*llm.Schema // schemas of outputs by agent
+	keys    *idempotency.Keys
 
 	base context.Context // parent context of all runs; cancelled by Run
 	stop context.CancelCauseFunc
@@ -148,7 +152,7 @@ func New(opt Options) (*Runner, error) {
 		opt.Retention = 30 * 24 * time.Hour
 	}
 	r := &Runner{opt: opt, agents: map[string]engi.AgentSpec{}, tools: map[string]tool.Tool{}, schemas: map[string]*llm.Schema{},
-		slots: engi.NewShares(int64(opt.MaxRuns)), active: map[engi.RunID]*activeRun{}, conversations: map[engi.ConversationID]bool{}}
+		keys: idempotency.NewKeys(nil), slots: engi.NewShares(int64(opt.MaxRuns)), active: map[engi.RunID]*activeRun{}, conversations: map[engi.ConversationID]bool{}}
 	r.base, r.stop = context.WithCancelCause(context.Background())
 	for _, t := range opt.Tools {
 		if _, ok := r.tools[t.Name]; ok {
@@ -264,36 +268,28 @@ func (r *Runner) Start(ctx context.Context, spec engi.RunSpec) (engi.Run, error)
 	if err != nil {
 		return engi.Run{}, err
 	}
-	if spec.Idempotency != "" {
-		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
-		case err == nil && old.Fingerprint == rec.Fingerprint:
-			return old.Run, nil
-		case err == nil:
-			return engi.Run{}, engi.Errorf(engi.Conflict, "the idempotency key was used for a different run, %s", old.ID).WithRemedy("use a new key for each run")
-		case !engi.Is(err, engi.NotFound):
-			return engi.Run{}, err
-		}
-	}
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: rec.Fingerprint}
+	rec, _, err = idempotency.Once(ctx, r.keys, request, r.opt.Store.ByIdempotencyKey, func() (Record, error) { return rec, r.start(ctx, rec, messages) })
+	return rec.Run, err
+}
+
+// start records a run and starts it.
+func (r *Runner) start(ctx context.Context, rec Record, messages []engi.Message) error {
 	if r.opt.CheckBudget != nil {
-		if err := r.opt.CheckBudget(ctx, spec.Owner); err != nil {
-			return engi.Run{}, err
+		if err := r.opt.CheckBudget(ctx, rec.Owner); err != nil {
+			return err
 		}
 	}
 	a, err := r.launch(rec, messages, false)
 	if err != nil {
-		return engi.Run{}, err
+		return err
 	}
 	if err := r.opt.Store.Put(ctx, rec, messages); err != nil {
 		a.discard()
-		if engi.Is(err, engi.Conflict) { // another request has used the same key in the meantime
-			if old, e := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); e == nil && old.Fingerprint == rec.Fingerprint {
-				return old.Run, nil
-			}
-		}
-		return engi.Run{}, err
+		return err
 	}
 	close(a.recorded)
-	return rec.Run, nil
+	return nil
 }
 
 // prepare validates spec and returns the record and the messages of its run.
@@ -376,11 +372,7 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 		messages = append(messages, engi.Message{Role: engi.RoleUser, Text: userText(spec.Context, spec.Input), Images: spec.Images})
 	}
 
-	raw, err := json.Marshal(spec)
-	if err != nil {
-		return rec, nil, engi.Errorf(engi.Invalid, "encode the request: %v", err)
-	}
-	rec = Record{Fingerprint: fingerprint(raw), Spec: spec, Run: engi.Run{
+	rec = Record{Fingerprint: idempotency.Fingerprint(spec), Spec: spec, Run: engi.Run{
 		ID: engi.NewRunID(), Owner: spec.Owner, Agent: name, Model: m.Name(), Conversation: conversation,
 		Sandbox: spec.Sandbox, Session: spec.Session, Workspace: spec.Workspace, State: engi.RunRunning, Created: time.Now().UTC(), Note: spec.Note,
 	}}

@@ -70,9 +70,9 @@ func checkInput(spec engi.RunSpec) error {
 	case spec.Input == "" && len(images) == 0 && len(spec.Results) == 0 && !endsWithResults(spec.Messages):
 		return engi.Errorf(engi.Invalid, "the input is empty").WithRemedy("give the agent an input or an image")
 	case len(spec.Note) > maxInput:
-		return engi.Errorf(engi.Invalid, "what is kept with the run has %d bytes, %d at most", len(spec.Note), maxInput).WithRemedy("shorten it")
+		return engi.TooLarge("what is kept with the run has %d bytes, %d at most", len(spec.Note), maxInput).WithRemedy("shorten it")
 	case size > maxInput:
-		return engi.Errorf(engi.Invalid, "the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
+		return engi.TooLarge("the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
 	}
 	for _, r := range spec.Results {
 		images = append(images[:len(images):len(images)], r.Images...)
@@ -93,8 +93,11 @@ func checkImages(images []engi.Image) error {
 		if img.MediaType != engi.PDF && !slices.Contains(engi.ImageTypes(), img.MediaType) {
 			return engi.Errorf(engi.Invalid, "image %d is of type %.40q", i, img.MediaType).WithRemedy("use PNG, JPEG, WebP, GIF or PDF")
 		}
-		if len(img.Data) == 0 || len(img.Data) > maxImage {
-			return engi.Errorf(engi.Invalid, "image %d has %d bytes, not 1 to %d", i, len(img.Data), maxImage)
+		if len(img.Data) == 0 {
+			return engi.Errorf(engi.Invalid, "image %d is empty", i)
+		}
+		if len(img.Data) > maxImage {
+			return engi.TooLarge("image %d has %d bytes, %d at most", i, len(img.Data), maxImage)
 		}
 		if img.MediaType == engi.PDF && !bytes.Contains(img.Data[:min(len(img.Data), 1024)], []byte("%PDF-")) {
 			return engi.Errorf(engi.Invalid, "image %d is no PDF", i).WithRemedy("send the bytes of the file in base64")
@@ -120,7 +123,7 @@ func checkMessages(messages []engi.Message) error {
 			return engi.Errorf(engi.KindOf(err), "message %d: %w", i, err)
 		}
 		if size += messageSize(m); size > maxHistory {
-			return engi.Errorf(engi.Invalid, "the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
+			return engi.TooLarge("the messages have more than %d bytes", maxHistory).WithRemedy("leave the oldest out")
 		}
 	}
 	return nil

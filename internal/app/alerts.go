@@ -179,7 +179,7 @@ func (s *Service) judge(ctx context.Context, u *use, all []measure) error {
 					x.Value, x.Limit, x.Acted = 0, 0, true // every check repeats this
 				}
 				var err error
-				if x.Seq, err = tx.Emit(engi.EventAppAlert, eventData{Metric: x.Metric, Value: x.Value, Limit: x.Limit, Action: x.Action, Text: x.Text}, ""); err != nil {
+				if x.Seq, err = tx.Emit(engi.EventAppAlert, eventData{Metric: x.Metric, Value: x.Value, Limit: x.Limit, Action: x.Action, Text: x.Text}); err != nil {
 					return err
 				}
 				r.Alerts, raised = append(r.Alerts, x), append(raised, m.metric)
@@ -206,7 +206,7 @@ func (s *Service) judge(ctx context.Context, u *use, all []measure) error {
 func resolve(r *Record, tx Tx, i int, value float64) error {
 	x := r.Alerts[i]
 	r.Alerts = slices.Delete(slices.Clone(r.Alerts), i, i+1)
-	_, err := tx.Emit(engi.EventAppAlertResolved, eventData{Metric: x.Metric, Value: value, Limit: x.Limit, Alert: x.Seq}, "")
+	_, err := tx.Emit(engi.EventAppAlertResolved, eventData{Metric: x.Metric, Value: value, Limit: x.Limit, Alert: x.Seq})
 	return err
 }
 

@@ -14,9 +14,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,6 +25,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
@@ -74,6 +72,7 @@ type Service struct {
 	meter     *metrics
 	cache     *cache
 	edits     *engi.Shares
+	keys      *idempotency.Keys
 	manifests manifests
 	work      sync.WaitGroup     // background work
 	life      context.Context    // context of the background work
@@ -116,7 +115,7 @@ func New(o Options) *Service {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	held := holder.Holder{Sandboxes: o.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteApp] }, Bound: limits.Bound, Log: o.Log}
-	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
+	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), keys: idempotency.NewKeys(nil), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -260,25 +259,33 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 	if spec.Name != "" && !appName.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
-	key := spec.Idempotency
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency}
 	spec.Idempotency = ""
-	fingerprint, err := fingerprintOf(spec)
+	request.Fingerprint = idempotency.Fingerprint(spec)
+	return s.once(ctx, request, func() (Record, error) { return s.add(ctx, spec, request) })
+}
+
+// once opens the app that create records, or the app that an earlier request with the same key created.
+func (s *Service) once(ctx context.Context, q idempotency.Request, create func() (Record, error)) (engi.App, error) {
+	r, repeated, err := idempotency.Once(ctx, s.keys, q, s.opt.Store.ByIdempotencyKey, create)
 	if err != nil {
 		return engi.App{}, err
 	}
-	if older, err := s.repeated(ctx, spec.Owner, key, fingerprint); err != nil || older != "" {
-		if err != nil {
-			return engi.App{}, err
-		}
-		return s.Open(ctx, spec.Owner.Viewer(), string(older))
+	if repeated {
+		return s.Open(ctx, r.Owner.Viewer(), string(r.ID))
 	}
+	return s.openNew(ctx, r.ID)
+}
+
+// add records a new app.
+func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Request) (Record, error) {
 	t, err := s.template(ctx, spec.Owner, spec.Template)
 	if err != nil {
-		return engi.App{}, err
+		return Record{}, err
 	}
 	all, err := s.underLimit(ctx, spec.Owner)
 	if err != nil {
-		return engi.App{}, err
+		return Record{}, err
 	}
 	if spec.Replace {
 		for _, r := range all {
@@ -286,7 +293,7 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 				continue
 			}
 			if err := engi.Ignore(s.Stop(ctx, r.Owner.Viewer(), string(r.ID)), engi.NotFound); err != nil {
-				return engi.App{}, err
+				return Record{}, err
 			}
 		}
 	}
@@ -296,16 +303,13 @@ func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, er
 			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppStarting, Port: t.Ports[0],
 			Metadata: spec.Metadata, Created: now, Used: now,
 		},
-		Env: spec.Env, Network: spec.Network, Idempotency: key, Fingerprint: fingerprint,
+		Env: spec.Env, Network: spec.Network, Idempotency: q.Key, Fingerprint: q.Fingerprint,
 	}
 	r.Name = cmp.Or(r.Name, madeUp(r.ID))
 	if spec.Network.Mode == "" && len(spec.Network.Allow) == 0 {
 		r.Network.Mode, r.Network.Allow = s.opt.Network.Mode, s.opt.Network.Allow
 	}
-	if err := s.opt.Store.Put(ctx, r); err != nil {
-		return engi.App{}, err
-	}
-	return s.openNew(ctx, r.ID)
+	return r, s.opt.Store.Put(ctx, r)
 }
 
 // madeUp returns a generated name for an app.
@@ -318,23 +322,6 @@ func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, e
 		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
 	}
 	return all, err
-}
-
-// repeated returns the app that the same request has created before, if any. It reports
-// Conflict if another request used the key.
-func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (engi.AppID, error) {
-	if key == "" {
-		return "", nil
-	}
-	older, err := s.opt.Store.ByIdempotencyKey(ctx, owner, key)
-	switch {
-	case err == nil && older.Fingerprint != fingerprint:
-		return "", engi.Errorf(engi.Conflict, "idempotency key was used before for another request, app %s", older.ID).
-			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-	case err != nil && !engi.Is(err, engi.NotFound):
-		return "", err
-	}
-	return older.ID, nil
 }
 
 // openNew opens an app that was just recorded. It deletes the app if it cannot get a sandbox.
@@ -350,16 +337,6 @@ func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) 
 		return opened, nil // opened.Error says why
 	}
 	return opened, err
-}
-
-// fingerprintOf returns the fingerprint that requests with the same idempotency key must share.
-func fingerprintOf(spec any) (string, error) {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode the request: %v", err)
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
 }
 
 // template returns a template, if it is fit for apps.
@@ -535,7 +512,7 @@ func become(r *Record, tx Tx, to engi.AppState, why *engi.Error) error {
 	}
 	from := r.State
 	r.State, r.Error, r.Used = to, why, time.Now().UTC()
-	_, err := tx.Emit(engi.EventAppState, eventData{From: from, State: to, Error: errorOf(why), Sandbox: r.Sandbox}, "")
+	_, err := tx.Emit(engi.EventAppState, eventData{From: from, State: to, Error: errorOf(why), Sandbox: r.Sandbox})
 	return err
 }
 

@@ -463,12 +463,16 @@ func TestCancel(t *testing.T) {
 	if err := s.Cancel(t.Context(), "ann", "shop"); !engi.Is(err, engi.Conflict) {
 		t.Errorf("without an apply: %v", err)
 	}
-	seq, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>wait</command>", Idempotency: "k"})
+	spec := engi.ApplySpec{Viewer: "ann", App: "shop", Text: file("src/App.tsx", "two\n") + "<command>wait</command>", Idempotency: "k"}
+	seq, err := s.Apply(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: "x", Idempotency: "k"}); err != nil || again != seq {
+	if again, err := s.Apply(t.Context(), spec); err != nil || again != seq {
 		t.Errorf("the same again: %d, %v", again, err)
+	}
+	if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: "x", Idempotency: "k"}); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "idempotency key") {
+		t.Errorf("another with the same key: %v", err)
 	}
 	if _, err := s.Apply(t.Context(), engi.ApplySpec{Viewer: "ann", App: "shop", Text: "x"}); !engi.Is(err, engi.Conflict) {
 		t.Errorf("another: %v", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/engi-dev/engi/internal/app/problems"
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // applyTime is the maximum time of an apply.
@@ -31,26 +32,39 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 	if err != nil {
 		return 0, err
 	}
-	if spec.Idempotency != "" {
-		seq, err := s.opt.Store.Emitted(ctx, r.Owner, r.ID, spec.Idempotency)
-		if !engi.Is(err, engi.NotFound) {
-			return seq, err
+	j := job{ApplySpec: spec, request: idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}}
+	spec.Viewer, spec.App, spec.Actor, spec.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
+	j.request.Fingerprint = idempotency.Fingerprint(spec)
+	return s.beginOnce(ctx, r.ID, j.request, "", func() (int64, error) {
+		a := s.live(r.ID)
+		seq, err := s.applying(ctx, r.ID, j)
+		if err != nil {
+			return 0, err
 		}
+		return seq, s.beginCancellable(ctx, a, func(ctx context.Context) { s.apply(ctx, a, r.ID, seq, j) })
+	})
+}
+
+// beginOnce returns the Seq of the event with which create begins a change of an app, or the
+// Seq of the event of an earlier request with the same key. The key of the event has a prefix.
+func (s *Service) beginOnce(ctx context.Context, id engi.AppID, q idempotency.Request, prefix string, create func() (int64, error)) (int64, error) {
+	find := func(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+		return s.opt.Store.EventByIdempotencyKey(ctx, owner, id, prefix+key)
 	}
-	a := s.live(r.ID)
-	seq, err := s.applying(ctx, r.ID, job{ApplySpec: spec})
-	if err != nil {
-		return 0, err
-	}
-	return seq, s.beginCancellable(ctx, a, func(ctx context.Context) { s.apply(ctx, a, r.ID, seq, job{ApplySpec: spec}) })
+	e, _, err := idempotency.Once(ctx, s.keys, q, find, func() (idempotency.Event, error) {
+		seq, err := create()
+		return idempotency.Event{Event: engi.Event{Seq: seq}}, err
+	})
+	return e.Seq, err
 }
 
 // A job is an apply to carry out.
 type job struct {
 	engi.ApplySpec
-	edit   int64           // Seq of the edit to which the apply belongs; 0 for none
-	drafts []output.Output // earlier outputs of the model that are not in the app yet
-	ready  *plan           // plan to carry out instead of a text; nil to read the text
+	request idempotency.Request // with the key of the apply
+	edit    int64               // Seq of the edit to which the apply belongs; 0 for none
+	drafts  []output.Output     // earlier outputs of the model that are not in the app yet
+	ready   *plan               // plan to carry out instead of a text; nil to read the text
 }
 
 // applying records the start of an apply.
@@ -59,7 +73,7 @@ func (s *Service) applying(ctx context.Context, id engi.AppID, j job) (seq int64
 		if err := r.busy(j.edit); err != nil {
 			return err
 		}
-		seq, err = tx.Emit(engi.EventAppApplying, eventData{Text: firstLine(j.Message), Actor: j.Actor, Edit: j.edit}, j.Idempotency)
+		seq, err = tx.EmitOnce(engi.EventAppApplying, eventData{Text: firstLine(j.Message), Actor: j.Actor, Edit: j.edit}, j.request)
 		r.Applying, r.Used = seq, time.Now().UTC()
 		return err
 	})
@@ -228,7 +242,7 @@ func (s *Service) ended(ctx context.Context, id engi.AppID, why error) (Record, 
 		if r.Applying == 0 {
 			return nil
 		}
-		_, err := tx.Emit(engi.EventAppApplyFailed, eventData{Apply: r.Applying, Edit: r.Editing, Error: errorOf(asError(why))}, "")
+		_, err := tx.Emit(engi.EventAppApplyFailed, eventData{Apply: r.Applying, Edit: r.Editing, Error: errorOf(asError(why))})
 		r.Applying = 0
 		return err
 	})
@@ -580,7 +594,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 		if p.of != 0 {
 			kind = engi.EventAppRolledBack
 		}
-		_, err := tx.Emit(kind, eventData{Apply: say.seq, Edit: say.edit, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Snapshot: snapshot.ID, Error: errorOf(asError(wrong))}, "")
+		_, err := tx.Emit(kind, eventData{Apply: say.seq, Edit: say.edit, Revision: rev.Number, Of: p.of, Text: rev.Message, Commit: rev.Commit, Snapshot: snapshot.ID, Error: errorOf(asError(wrong))})
 		if say.seq != 0 {
 			r.Applying = 0
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // Branch implements [engi.Apps].
@@ -20,41 +21,34 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 	if err != nil {
 		return engi.App{}, err
 	}
-	key := spec.Idempotency
+	request := idempotency.Request{Owner: from.Owner, Key: spec.Idempotency}
 	spec.Idempotency, spec.Viewer, spec.App = "", from.Owner.Viewer(), string(from.ID)
-	fingerprint, err := fingerprintOf(spec)
-	if err != nil {
-		return engi.App{}, err
-	}
-	if older, err := s.repeated(ctx, from.Owner, key, fingerprint); err != nil || older != "" {
-		if err != nil {
-			return engi.App{}, err
-		}
-		return s.Open(ctx, from.Owner.Viewer(), string(older))
-	}
+	request.Fingerprint = idempotency.Fingerprint(spec)
+	return s.once(ctx, request, func() (Record, error) { return s.addBranch(ctx, spec, from, request) })
+}
+
+// addBranch records a branch of an app.
+func (s *Service) addBranch(ctx context.Context, spec engi.BranchSpec, from Record, q idempotency.Request) (_ Record, err error) {
 	number, undo := spec.Revision, (*Undo)(nil)
 	if spec.Snapshot {
 		k, err := s.snapshotOf(ctx, from, number)
 		if err != nil {
-			return engi.App{}, err
+			return Record{}, err
 		}
 		number, undo = k.Revision, &Undo{All: true, Snapshot: k.ID}
 	} else if _, number, err = s.revision(ctx, engi.Everyone, spec.App, number); err != nil {
-		return engi.App{}, err
+		return Record{}, err
 	}
 	files, err := s.opt.Store.Files(ctx, from.ID, number)
 	if err != nil {
-		return engi.App{}, err
+		return Record{}, err
 	}
 	if _, err := s.underLimit(ctx, from.Owner); err != nil {
-		return engi.App{}, err
+		return Record{}, err
 	}
 	r, first := branchOf(from, number, files, engi.ActorOf(ctx))
-	r.Name, r.Undo, r.Idempotency, r.Fingerprint = cmp.Or(spec.Name, r.Name), undo, key, fingerprint
-	if err := s.opt.Store.Branch(ctx, r, first, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
-		return engi.App{}, err
-	}
-	return s.openNew(ctx, r.ID)
+	r.Name, r.Undo, r.Idempotency, r.Fingerprint = cmp.Or(spec.Name, r.Name), undo, q.Key, q.Fingerprint
+	return r, s.opt.Store.Branch(ctx, r, first, Bounds{maxRevisions, maxHistory, maxStored})
 }
 
 // branchOf returns the record of a branch, with a generated name, and its first

@@ -18,6 +18,7 @@ import (
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // Models calls language models. It is safe for concurrent use.
@@ -45,6 +46,9 @@ const (
 	maxShown  = 256 << 10 // maximum bytes of a file shown to the model
 )
 
+// editKey is the prefix of the keys of edits, which keeps them apart from the keys of applies.
+const editKey = "edit\x1f"
+
 // Edit implements [engi.Apps].
 func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err error) {
 	defer engi.Annotate(&err, "edit app %.70s", spec.App)
@@ -60,13 +64,17 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if err != nil {
 		return 0, err
 	}
-	key := ""
-	if spec.Idempotency != "" {
-		key = "edit\x1f" + spec.Idempotency
-		seq, err := s.opt.Store.Emitted(ctx, r.Owner, r.ID, key)
-		if !engi.Is(err, engi.NotFound) {
-			return seq, err
-		}
+	request := idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}
+	about := spec
+	about.Viewer, about.App, about.Actor, about.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
+	request.Fingerprint = idempotency.Fingerprint(about)
+	return s.beginOnce(ctx, r.ID, request, editKey, func() (int64, error) { return s.beginEdit(ctx, r, spec, models, request) })
+}
+
+// beginEdit records the start of an edit and starts it.
+func (s *Service) beginEdit(ctx context.Context, r Record, spec engi.EditSpec, models []string, q idempotency.Request) (seq int64, err error) {
+	if q.Key != "" {
+		q.Key = editKey + q.Key
 	}
 	if s.opt.Models == nil {
 		return 0, engi.Errorf(engi.Unsupported, "this node has no language models").WithRemedy("have a model write elsewhere, and apply what it writes")
@@ -84,7 +92,7 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 		if err := r.busy(0); err != nil {
 			return err
 		}
-		seq, err = tx.Emit(engi.EventAppEditing, eventData{Text: clip.Bytes(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, key)
+		seq, err = tx.EmitOnce(engi.EventAppEditing, eventData{Text: clip.Bytes(spec.Prompt, maxLine), Model: spec.Model, Actor: spec.Actor}, q)
 		r.Editing, r.Used = seq, time.Now().UTC()
 		return err
 	}); err != nil && seq != 0 && s.begun(ctx, id, func(now Record) bool { r = now; return now.Editing == seq }) {
@@ -162,7 +170,7 @@ func (s *Service) edited(ctx context.Context, id engi.AppID, d eventData) error 
 			return nil
 		}
 		d.Edit = r.Editing
-		_, err := tx.Emit(engi.EventAppEdited, d, "")
+		_, err := tx.Emit(engi.EventAppEdited, d)
 		r.Editing = 0
 		return err
 	})

@@ -71,7 +71,7 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 		now := time.Now().UTC()
 		r.Published = engi.Publication{Revision: u.rec.Revision, At: now, Files: len(p.files), Bytes: p.bytes, Private: spec.Private || u.t.Private}
 		r.Used = now
-		_, err := tx.Emit(engi.EventAppPublished, eventData{Revision: u.rec.Revision, Files: len(p.files), Bytes: p.bytes}, "")
+		_, err := tx.Emit(engi.EventAppPublished, eventData{Revision: u.rec.Revision, Files: len(p.files), Bytes: p.bytes})
 		return err
 	})
 	return r.App, err
@@ -233,7 +233,7 @@ func (s *Service) Unpublish(ctx context.Context, viewer engi.Viewer, idOrName st
 		if err := tx.Publish(nil, nil, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
 			return err
 		}
-		_, err := tx.Emit(engi.EventAppUnpublished, eventData{Revision: r.Published.Revision}, "")
+		_, err := tx.Emit(engi.EventAppUnpublished, eventData{Revision: r.Published.Revision})
 		r.Published = engi.Publication{}
 		return err
 	})

@@ -339,7 +339,7 @@ func TestBranch(t *testing.T) {
 		}
 	}
 	// An admin's branch belongs to the owner, and the two apps are independent.
-	c, err := s.Branch(t.Context(), engi.BranchSpec{App: string(a.ID)})
+	c, err := s.Branch(t.Context(), engi.BranchSpec{Viewer: engi.Everyone, App: string(a.ID)})
 	if err != nil || c.Owner != "ann" {
 		t.Fatalf("%+v, %v", c, err)
 	}

@@ -493,7 +493,7 @@ func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[s
 		if also != nil {
 			return also(r, tx, rev)
 		}
-		_, err := tx.Emit(engi.EventAppApplied, eventData{Revision: rev.Number, Text: rev.Message, Commit: rev.Commit}, "")
+		_, err := tx.Emit(engi.EventAppApplied, eventData{Revision: rev.Number, Text: rev.Message, Commit: rev.Commit})
 		return err
 	})
 	return r, rev, err

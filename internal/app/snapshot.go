@@ -110,7 +110,7 @@ func (s *Service) Snapshot(ctx context.Context, viewer engi.Viewer, idOrName str
 	}
 	now, err := s.opt.Store.Change(ctx, u.rec.ID, func(r *Record, tx Tx) error {
 		r.keep(k, r.Revision)
-		_, err := tx.Emit(engi.EventAppSnapshotted, eventData{Revision: r.Revision, Snapshot: k.ID, Bytes: k.Bytes, Actor: engi.ActorOf(ctx)}, "")
+		_, err := tx.Emit(engi.EventAppSnapshotted, eventData{Revision: r.Revision, Snapshot: k.ID, Bytes: k.Bytes, Actor: engi.ActorOf(ctx)})
 		return err
 	})
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 		if err := become(r, tx, engi.AppReady, nil); err != nil {
 			return err
 		}
-		_, err := tx.Emit(engi.EventAppRolledBack, eventData{Revision: rev.Number, Of: k.Revision, Text: rev.Message, Commit: rev.Commit, Snapshot: k.ID, Sandbox: sandbox}, "")
+		_, err := tx.Emit(engi.EventAppRolledBack, eventData{Revision: rev.Number, Of: k.Revision, Text: rev.Message, Commit: rev.Commit, Snapshot: k.ID, Sandbox: sandbox})
 		return err
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // A Record is the stored state of an app without its revisions. It is a value.
@@ -20,6 +21,9 @@ type Record struct {
 	Idempotency string
 	Fingerprint string // fingerprint of the request that created the app
 }
+
+// Requested implements [idempotency.Record].
+func (r Record) Requested() (id, fingerprint string) { return "app " + string(r.ID), r.Fingerprint }
 
 // An Undo names the parts of the sandbox that an apply changes, so that they can be restored
 // from the last revision.
@@ -57,9 +61,11 @@ type File struct {
 
 // A Tx changes an app in one transaction.
 type Tx interface {
-	// Emit appends an event about the app. It reports Conflict for a key that the owner has used before for
-	// an event of the app; the empty key means none.
-	Emit(kind string, data any, key string) (seq int64, err error)
+	// Emit appends an event about the app.
+	Emit(kind string, data any) (seq int64, err error)
+	// EmitOnce appends an event about the app with the key and the fingerprint of a request. It reports
+	// Conflict if the owner has used the key before for an event of the app; an empty key does not count.
+	EmitOnce(kind string, data any, q idempotency.Request) (seq int64, err error)
 	// Revise adds a revision, whose files are those of the previous one without
 	// removed and with put. contents has the contents that the store lacks, by digest. It drops
 	// the oldest revisions beyond the bounds b, and reports Exhausted if the owner then
@@ -113,9 +119,9 @@ type Store interface {
 	Change(ctx context.Context, id engi.AppID, f func(r *Record, tx Tx) error) (Record, error)
 	// Remove deletes an app with its history, and appends an event.
 	Remove(ctx context.Context, id engi.AppID) error
-	// Emitted returns the Seq of the event about the app that was emitted with a key.
-	// It reports NotFound.
-	Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error)
+	// EventByIdempotencyKey returns the event about the app that was emitted with a key. It
+	// reports NotFound.
+	EventByIdempotencyKey(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (idempotency.Event, error)
 	History
 	Publications
 }

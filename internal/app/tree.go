@@ -18,6 +18,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/engi-dev/engi/internal/app/output"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 )
@@ -25,7 +26,7 @@ import (
 // Bounds of an app's files.
 const (
 	maxFiles = 1000
-	maxFile  = 2 << 20  // bytes
+	maxFile  = output.MaxFile
 	maxTree  = 32 << 20 // bytes
 	maxPath  = 512      // bytes
 	maxDepth = 32       // directories

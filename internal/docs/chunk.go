@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	maxText      = 8 << 20 // maximum bytes of a document
 	maxLines     = 400_000 // maximum number of lines of a document, without empty ones
 	maxHeadings  = 40_000  // maximum number per document
 	maxChunks    = 20_000  // maximum number per document

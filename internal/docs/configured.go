@@ -120,7 +120,7 @@ func readFile(p string) ([]byte, error) {
 		return nil, engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	raw, err := io.ReadAll(io.LimitReader(f, engi.MaxDocument+1))
 	if err != nil {
 		return nil, engi.Errorf(engi.Unavailable, "%v", err)
 	}

@@ -122,8 +122,8 @@ func (l *Index) ingest(ctx context.Context, r Record, text string) (Record, erro
 
 func checkText(text string) error {
 	switch {
-	case len(text) > maxText:
-		return engi.Errorf(engi.Invalid, "it has more than %d bytes", maxText).WithRemedy("split it into several documents")
+	case len(text) > engi.MaxDocument:
+		return engi.TooLarge("it has more than %d bytes", engi.MaxDocument).WithRemedy("split it into several documents")
 	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
 		return engi.Errorf(engi.Invalid, "it is not text in UTF-8").WithRemedy("give Markdown or plain text")
 	case strings.TrimSpace(text) == "":

@@ -77,7 +77,7 @@ func (l *Index) fetch(ctx context.Context, r Record) (fetched, error) {
 	if err := statusError(u.Host, resp.StatusCode); err != nil {
 		return fetched{}, err
 	}
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxText+1))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, engi.MaxDocument+1))
 	if err != nil {
 		return fetched{}, engi.Errorf(engi.Unavailable, "fetch %s: read the answer: %v", u.Host, err)
 	}

@@ -77,7 +77,10 @@ type Error struct {
 	Remedy string // one sentence on the next step; empty if the text contains it
 	Retry  Retry  // hint for a retry of Exhausted and Unavailable; zero for other kinds
 	Faults Faults // faults of an Invalid request; empty if the error names none
-	cause  error
+
+	TooLarge bool // of an Invalid request: a value has more bytes than the server accepts
+
+	cause error
 }
 
 // Retry is a hint to a refused caller about the time of another attempt.
@@ -98,6 +101,13 @@ func (e *Error) Unwrap() error { return e.cause }
 func Errorf(kind Kind, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Kind: kind, Text: err.Error(), cause: errors.Unwrap(err)}
+}
+
+// TooLarge returns an Invalid [Error] for a value that has more bytes than the server accepts.
+func TooLarge(format string, args ...any) *Error {
+	err := Errorf(Invalid, format, args...)
+	err.TooLarge = true
+	return err
 }
 
 // WithRemedy returns e with a remedy.
@@ -167,6 +177,16 @@ func FaultsOf(err error) Faults {
 		return e.Faults
 	}
 	return nil
+}
+
+// IsTooLarge reports whether err is about a value that has more bytes than the server accepts.
+func IsTooLarge(err error) bool {
+	for e := err; e != nil && Is(err, Invalid); e = errors.Unwrap(e) {
+		if ours, ok := e.(*Error); ok && ours.TooLarge {
+			return true
+		}
+	}
+	return false
 }
 
 var remedies = map[Kind]string{

@@ -42,6 +42,7 @@ type EventSpec struct {
 	Data        json.RawMessage // JSON object of at most 256 KiB; nil means {}
 	Expect      int64           // Seq of the last event about Subject, or NoEvents; 0 accepts any
 	Idempotency string          // used by [Functions.Send]: a repeated key of the same owner returns the first event and starts nothing
+	Fingerprint string          // of the request with the key; another one with the key is a Conflict, unless one of the two is empty
 }
 
 // Types of the events that engi appends itself. The data of each is described

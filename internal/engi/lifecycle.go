@@ -24,6 +24,7 @@ type SandboxSpec struct {
 	CPUQuota    CPUQuota
 	Notes       map[string]string // see [Sandbox.Notes]
 	Idempotency string            // a repeated key of the same owner returns the first sandbox
+	Fingerprint string            `json:"-"` // of the request with the key; empty means one of the spec
 }
 
 // A Lifetime says when and how a sandbox ends by itself.

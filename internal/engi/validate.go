@@ -1,7 +1,9 @@
 package engi
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -10,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -18,13 +21,9 @@ import (
 const (
 	maxFaults = 20
 
-	maxPath    = 4095        // bytes; maximum length of a path
-	maxName    = 255         // bytes; maximum length of one part of a path
-	maxFiles   = 4096        // maximum number of files of a program
 	maxStrings = 10_000      // maximum number of arguments, and of variables
 	maxString  = 128<<10 - 1 // bytes; maximum length of an argument, or of a variable with its name
 	maxArgv    = 1 << 20     // bytes; maximum size of all arguments and variables together
-	maxKey     = 255         // bytes; maximum length of an idempotency key
 
 	maxTemplate = 200     // bytes; maximum length of a template's name
 	maxPairs    = 64      // maximum number of pairs of metadata
@@ -32,13 +31,35 @@ const (
 	maxPairText = 4 << 10 // bytes; maximum length of a value of metadata
 	maxNotes    = 1 << 20 // bytes; maximum size of all notes together
 	maxVolumes  = 16      // maximum number of volumes of a sandbox
-	maxRules    = 1024    // maximum number of rules of a network policy
 	maxRule     = 256     // bytes
 	maxHost     = 255     // bytes
 
 	minMemory  = 16 << 20
 	minVCPUs   = 0.01
 	minTimeout = time.Millisecond
+)
+
+// Bounds that other packages use, too.
+const (
+	MaxKey   = 255    // bytes; maximum length of an idempotency key
+	MaxPath  = 4095   // bytes; maximum length of a path
+	MaxName  = 255    // bytes; maximum length of one part of a path
+	MaxFiles = 4096   // maximum number of files of a program
+	MaxForks = 100    // maximum number of copies of a sandbox in one request
+	MaxRules = 10_000 // maximum number of rules of a network policy
+
+	MaxOutput         = 64 << 20  // bytes; maximum output of a process that is kept
+	MaxEventData      = 256 << 10 // bytes; maximum size of the data of an event
+	MaxCollaborators  = 100       // maximum number of collaborators of a workspace
+	MaxWorkspaceFiles = 10_000    // maximum number of files of a workspace, and of a request that writes files
+
+	MaxDocument = 8 << 20 // bytes; maximum size of a document
+)
+
+// Default values of the configuration, in bytes.
+const (
+	DefaultFile  = 8 << 20  // of [Bounds.File]
+	DefaultInput = 32 << 20 // of [Bounds.Input]
 )
 
 // Bounds holds the maximum values that one node accepts. A zero field means no bound.
@@ -54,6 +75,8 @@ type Bounds struct {
 type Fault struct {
 	Field  string // name of the field in the HTTP API, such as files[2].path or env.HOME; empty if the fault concerns no single field
 	Detail string // description of the fault
+
+	TooLarge bool // the value has more bytes than the server accepts
 }
 
 // Faults collects the faults of a request: the first fault of each field,
@@ -62,8 +85,25 @@ type Faults []Fault
 
 // Addf adds a fault.
 func (f *Faults) Addf(field, format string, args ...any) {
-	if len(*f) < maxFaults && !slices.ContainsFunc(*f, func(have Fault) bool { return have.Field == field }) {
-		*f = append(*f, Fault{field, fmt.Sprintf(format, args...)})
+	f.Add(Fault{Field: field, Detail: fmt.Sprintf(format, args...)})
+}
+
+// Add adds a fault.
+func (f *Faults) Add(x Fault) {
+	if len(*f) < maxFaults && !slices.ContainsFunc(*f, func(have Fault) bool { return have.Field == x.Field }) {
+		*f = append(*f, x)
+	}
+}
+
+// Size checks the size of a value in bytes. The hint says what to do with a larger value;
+// it may be empty.
+func (f *Faults) Size(field string, size, most int64, hint string) {
+	if size > most {
+		text := fmt.Sprintf("it has %d bytes, %s at most", size, boundText(most))
+		if hint != "" {
+			text += "; " + hint
+		}
+		f.Add(Fault{Field: field, Detail: text, TooLarge: true})
 	}
 }
 
@@ -80,7 +120,7 @@ func (f Faults) Err() error {
 		text = fmt.Sprintf("%s (and %d more)", text, more)
 	}
 	err := Errorf(Invalid, "%s", text)
-	err.Faults = f
+	err.Faults, err.TooLarge = f, f[0].TooLarge
 	return err
 }
 
@@ -117,13 +157,113 @@ func (s ApplySpec) Faults() (f Faults) {
 	switch {
 	case strings.TrimSpace(s.Text) == "":
 		f.Addf("text", "it is missing: send the text of a model")
-	case len(s.Text) > MaxApplyText:
-		f.Addf("text", "it is longer than %s: apply it in parts", bytesText(MaxApplyText))
+	default:
+		f.Size("text", int64(len(s.Text)), MaxApplyText, "apply it in parts")
 	}
 	if len(s.Message) > MaxRevisionText {
 		f.Addf("message", "it is longer than %d bytes", MaxRevisionText)
 	}
 	return f
+}
+
+// Bounds of actions on pages.
+const (
+	maxActionName = 128      // bytes
+	maxActionData = 64 << 10 // bytes
+)
+
+// Faults returns all faults of the action.
+func (a PageAction) Faults() (f Faults) {
+	switch {
+	case a.Action == "":
+		f.Addf("action", "it is missing")
+	case len(a.Action) > maxActionName:
+		f.Addf("action", "it is longer than %d bytes", maxActionName)
+	case !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }):
+		f.Addf("action", "it has something other than printable characters in it")
+	}
+	switch data := bytes.TrimLeft(a.Data, " \t\r\n"); {
+	case len(a.Data) > maxActionData:
+		f.Size("data", int64(len(a.Data)), maxActionData, "put it into a file of the session and send its path")
+	case len(a.Data) > 0 && (!bytes.HasPrefix(data, []byte("{")) || !utf8.Valid(data) || !json.Valid(data)):
+		f.Addf("data", `it is not an object, like {"id":"1"}`)
+	}
+	f.Text("agent", a.Agent)
+	f.Text("model", a.Model)
+	return f
+}
+
+// Bounds of queries.
+const (
+	MaxQueryText    = 1 << 20 // bytes of a query, and of all its arguments together
+	maxQueryArgs    = 10_000
+	MaxQueryRows    = 100_000
+	MaxQueryBytes   = 16 << 20
+	maxQueryTimeout = 10 * time.Minute
+)
+
+// Faults returns all faults of the query.
+func (q Query) Faults() (f Faults) {
+	if strings.TrimSpace(q.Text) == "" {
+		f.Addf("text", "it is missing")
+	}
+	f.Size("text", int64(len(q.Text)), MaxQueryText, "")
+	f.Text("text", q.Text)
+	f.Text("database", q.Database)
+	f.QueryArgs(len(q.Args))
+	f.queryLimits(q.MaxRows, q.MaxBytes, q.Timeout)
+	return f
+}
+
+// Faults returns all faults of the query.
+func (q DocumentQuery) Faults() (f Faults) {
+	f.Text("collection", q.Collection)
+	f.Text("database", q.Database)
+	if q.Collection == "" && len(q.Pipeline) == 0 {
+		f.Addf("collection", "it is missing")
+	}
+	if q.Skip < 0 {
+		f.Addf("skip", "it is less than 0")
+	}
+	size := 0
+	for _, part := range []struct {
+		name string
+		kind byte // first character
+		raw  json.RawMessage
+	}{{"filter", '{', q.Filter}, {"projection", '{', q.Projection}, {"sort", '{', q.Sort}, {"pipeline", '[', q.Pipeline}} {
+		if size += len(part.raw); len(part.raw) > 0 && part.raw[0] != part.kind {
+			f.Addf(part.name, "it does not begin with %c", part.kind)
+		}
+	}
+	f.Size("filter", int64(size), MaxQueryText, "")
+	f.queryLimits(q.MaxRows, q.MaxBytes, q.Timeout)
+	return f
+}
+
+func (f *Faults) queryLimits(rows int, bytes int64, timeout time.Duration) {
+	if rows < 0 || rows > MaxQueryRows {
+		f.Addf("max_rows", "it is not between 1 and %d", MaxQueryRows)
+	}
+	f.bytes("max_bytes", bytes, 0, MaxQueryBytes)
+	f.duration("timeout", timeout, 0, maxQueryTimeout)
+}
+
+// QueryArgs checks the number of arguments of a query or a command.
+func (f *Faults) QueryArgs(n int) {
+	if n > maxQueryArgs {
+		f.Addf("args", "there are %d, %d at most", n, maxQueryArgs)
+	}
+}
+
+// maxSecret is the maximum size of a secret's value in bytes.
+const maxSecret = 64 << 10
+
+// Secret checks the value of a secret. The fault does not contain it.
+func (f *Faults) Secret(value string) {
+	if value == "" {
+		f.Addf("value", "it is missing")
+	}
+	f.Size("value", int64(len(value)), maxSecret, "")
 }
 
 // Models returns the models that take turns in the attempts of an edit; an empty name is
@@ -141,8 +281,8 @@ func (s EditSpec) Faults() (f Faults) {
 	switch {
 	case strings.TrimSpace(s.Prompt) == "":
 		f.Addf("prompt", "it is missing: describe the change")
-	case len(s.Prompt) > MaxEditPrompt:
-		f.Addf("prompt", "it is longer than %s: put long texts into a file of the app", bytesText(MaxEditPrompt))
+	default:
+		f.Size("prompt", int64(len(s.Prompt)), MaxEditPrompt, "put long texts into a file of the app")
 	}
 	f.Text("prompt", s.Prompt)
 	if s.Rounds < 0 || s.Rounds > maxEditRounds {
@@ -276,8 +416,8 @@ func pathFault(p string) string {
 	switch {
 	case p == "":
 		return "it is empty"
-	case len(p) > maxPath:
-		return fmt.Sprintf("it is longer than %d bytes", maxPath)
+	case len(p) > MaxPath:
+		return fmt.Sprintf("it is longer than %d bytes", MaxPath)
 	case !isText(p):
 		return "it is not UTF-8 text without NUL"
 	case p[0] == '/':
@@ -298,8 +438,8 @@ func pathFault(p string) string {
 // nameFault returns the fault of a path with a part that is too long; empty if there is none.
 func nameFault(p string) string {
 	for name := range strings.SplitSeq(p, "/") {
-		if len(name) > maxName {
-			return fmt.Sprintf("a name in it is longer than %d bytes", maxName)
+		if len(name) > MaxName {
+			return fmt.Sprintf("a name in it is longer than %d bytes", MaxName)
 		}
 	}
 	return ""
@@ -312,8 +452,8 @@ func (f *Faults) AbsolutePath(field, p string) {
 	switch {
 	case p == "":
 		why = "it is missing"
-	case len(p) > maxPath:
-		why = fmt.Sprintf("it is longer than %d bytes", maxPath)
+	case len(p) > MaxPath:
+		why = fmt.Sprintf("it is longer than %d bytes", MaxPath)
 	case !isText(p):
 		why = "it is not UTF-8 text without NUL"
 	case !path.IsAbs(p) || path.Clean(p) != p || p == "/":
@@ -378,8 +518,8 @@ func (f *Faults) Metadata(field string, md map[string]string) {
 
 // Key checks an idempotency key.
 func (f *Faults) Key(field, key string) {
-	if len(key) > maxKey {
-		f.Addf(field, "it has %d bytes, %d at most", len(key), maxKey)
+	if len(key) > MaxKey {
+		f.Addf(field, "it has %d bytes, %d at most", len(key), MaxKey)
 	}
 	f.Text(field, key)
 }
@@ -401,8 +541,8 @@ func (f *Faults) Network(field string, p NetworkPolicy) {
 }
 
 func (f *Faults) rules(field, name string, rules []string) {
-	if len(rules) > maxRules {
-		f.Addf(field+"."+name, "there are %d rules, %d at most", len(rules), maxRules)
+	if len(rules) > MaxRules {
+		f.Addf(field+"."+name, "there are %d rules, %d at most", len(rules), MaxRules)
 		return
 	}
 	for i, rule := range rules {
@@ -493,7 +633,7 @@ func (f *Faults) program(p Program, b Bounds) {
 		f.Addf("args", "arguments and environment have %d bytes, %d at most; send what is long as a file or on standard input", argv, maxArgv)
 	}
 	if total += argv; b.Input > 0 && total > b.Input {
-		f.Addf("", "the program and its input have %d bytes, this node accepts %d", total, b.Input)
+		f.Add(Fault{Detail: fmt.Sprintf("the program and its input have %d bytes, %s at most; put large data into the template, or let the program fetch it", total, boundText(b.Input)), TooLarge: true})
 	}
 }
 
@@ -502,8 +642,8 @@ func (f *Faults) files(files []SourceFile, b Bounds) (total int64) {
 	switch {
 	case len(files) == 0:
 		f.Addf("code", "there is no program: send code, or files")
-	case len(files) > maxFiles:
-		f.Addf("files", "there are %d, %d at most", len(files), maxFiles)
+	case len(files) > MaxFiles:
+		f.Addf("files", "there are %d, %d at most", len(files), MaxFiles)
 		return 0
 	}
 	for i, file := range files {
@@ -514,8 +654,8 @@ func (f *Faults) files(files []SourceFile, b Bounds) (total int64) {
 			f.Addf(fmt.Sprintf("files[%d].mode", i), "%#o is more than permission bits", file.Mode)
 		}
 		n := int64(len(file.Data))
-		if b.File > 0 && n > b.File {
-			f.Addf(fmt.Sprintf("files[%d]", i), "it has %d bytes, this node accepts %d; send less code, or let the program read its data from elsewhere", n, b.File)
+		if b.File > 0 {
+			f.Size(fmt.Sprintf("files[%d]", i), n, b.File, "send less code, or let the program read its data from elsewhere")
 		}
 		total += n
 	}
@@ -594,6 +734,14 @@ func between[N ~int64 | ~float64](f *Faults, field string, n, least, most N, tex
 	case most > 0 && n > most:
 		f.Addf(field, "%s is more than this node allows, which is %s", text(n), text(most))
 	}
+}
+
+// boundText returns a bound in bytes, without rounding it.
+func boundText(n int64) string {
+	if n%(1<<10) != 0 {
+		return strconv.FormatInt(n, 10) + "B"
+	}
+	return bytesText(n)
 }
 
 // bytesText returns a size in the largest suitable unit, with at most two decimals.

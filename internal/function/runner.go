@@ -16,6 +16,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // Options configures a Runner.
@@ -46,6 +47,7 @@ type Runner struct {
 	functions map[string]Function
 	inputs    map[string]*jsonschema.Resolved
 	schedules map[string]schedule
+	keys      *idempotency.Keys
 
 	wake chan struct{} // receives a value when a queued run may get a slot
 
@@ -96,8 +98,6 @@ var (
 )
 
 const (
-	maxData    = 256 << 10
-	maxKey     = 255
 	maxDynamic = 1024 // maximum number of slots for functions of a Source
 )
 
@@ -116,7 +116,7 @@ func New(opt Options) (*Runner, error) {
 	r := &Runner{
 		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
 		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
-		queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, shares: engi.NewShares(int64(opt.MaxQueue)), open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
+		keys: idempotency.NewKeys(nil), queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, shares: engi.NewShares(int64(opt.MaxQueue)), open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
 		if err := r.add(f); err != nil {
@@ -194,9 +194,6 @@ func (r *Runner) boundTo(event string) (all []Function) {
 
 // Send implements [engi.Functions].
 func (r *Runner) Send(ctx context.Context, spec engi.EventSpec) (engi.Event, []engi.FunctionRunID, error) {
-	if len(spec.Idempotency) > maxKey {
-		return engi.Event{}, nil, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(spec.Idempotency), maxKey)
-	}
 	return r.send(ctx, spec, r.boundTo(spec.Type))
 }
 
@@ -226,21 +223,29 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 		return e, nil, engi.Errorf(engi.Invalid, "%.140q is not a type of an event", spec.Type).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case slices.Contains(engi.EventTypes(), spec.Type) && spec.Replay == "":
 		return e, nil, engi.Errorf(engi.Invalid, "events of type %s are appended by engi only", spec.Type).WithRemedy("choose another type, such as yours/%s", spec.Type)
-	case len(spec.Data) > maxData:
-		return e, nil, engi.Errorf(engi.Invalid, "the data of the event has %d bytes, %d at most", len(spec.Data), maxData).WithRemedy("keep the data in a file or volume and send its location")
+	case len(spec.Data) > engi.MaxEventData:
+		return e, nil, engi.TooLarge("the data of the event has %d bytes, %d at most", len(spec.Data), engi.MaxEventData).WithRemedy("keep the data in a file or volume and send its location")
 	}
 	var object map[string]any
 	if err := json.Unmarshal(spec.Data, &object); err != nil {
 		return e, nil, engi.Errorf(engi.Invalid, "the data of the event is not a JSON object: %v", err)
 	}
-	if spec.Idempotency != "" {
-		switch old, err := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); {
-		case err == nil:
-			return r.alreadySent(ctx, old)
-		case !engi.Is(err, engi.NotFound):
-			return e, nil, err
-		}
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: spec.Fingerprint}
+	sent, repeated, err := idempotency.Once(ctx, r.keys, request, r.opt.Store.ByIdempotencyKey, func() (e idempotency.Event, err error) {
+		e.Event, ids, err = r.append(ctx, spec, object, functions)
+		return e, err
+	})
+	if err != nil {
+		return engi.Event{}, nil, err
 	}
+	if repeated {
+		return r.alreadySent(ctx, sent.Event)
+	}
+	return sent.Event, ids, nil
+}
+
+// append appends an event with an object as its data, and starts functions on it.
+func (r *Runner) append(ctx context.Context, spec engi.EventSpec, object map[string]any, functions []Function) (e engi.Event, ids []engi.FunctionRunID, err error) {
 	for _, f := range functions {
 		if input := r.inputs[f.Name]; input != nil {
 			if err := input.Validate(object); err != nil {
@@ -267,14 +272,7 @@ func (r *Runner) send(ctx context.Context, spec engi.EventSpec, functions []Func
 		rec := newRun(f, engi.Event{ID: spec.ID, Owner: spec.Owner, Type: spec.Type})
 		runs, ids = append(runs, rec), append(ids, rec.ID)
 	}
-	e, err = r.opt.Store.Send(ctx, spec, runs)
-	if spec.Idempotency != "" && engi.Is(err, engi.Conflict) {
-		// Another request has used the same key in the meantime.
-		if old, again := r.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency); again == nil {
-			return r.alreadySent(ctx, old)
-		}
-	}
-	if err != nil {
+	if e, err = r.opt.Store.Send(ctx, spec, runs); err != nil {
 		return engi.Event{}, nil, err
 	}
 	r.enqueue(runs...)

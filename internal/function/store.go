@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // A Record is a stored run.
@@ -40,7 +41,7 @@ type EventStore interface {
 	// idempotency key.
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
 	// ByIdempotencyKey returns the event with an idempotency key, or NotFound.
-	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error)
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error)
 	// Cursor returns the sequence number of the log up to which runs have been started; -1 if
 	// it was never advanced.
 	Cursor(ctx context.Context) (int64, error)

@@ -25,7 +25,7 @@ func (n *Node) openE2B(keys engi.Keys, leave <-chan struct{}) (err error) {
 	n.e2b = e2b.New(e2b.Options{
 		Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes,
 		Templates: n.templates, Builder: builder,
-		Keys: keys, Store: store.Registry(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
+		Keys: keys, Store: store.Registry(n.db), Reservations: store.Idempotency(n.db), Secret: secret, Dir: filepath.Join(n.config.DataDir, "e2b"),
 		Secrets: n.secrets, Events: n.Events(), Webhooks: n.Webhooks(), Domain: n.domain(), Hosts: n.hosts(), Target: func(r *http.Request) (engi.SandboxID, int, bool) { return preview.TargetOf(r.Context()) },
 		Log: n.log.With("component", "e2b"), Leave: leave, Internet: internet, Rules: n.config.Network.Allow, BuildTime: time.Duration(n.config.Builds.Timeout),
 	})

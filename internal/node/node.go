@@ -247,9 +247,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 
 // api returns the HTTP API, with one line for each resource.
 func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
-	sandboxes, lifecycle, limits := n.workspaces.Shared(n.fleet.Sandboxes()), n.fleet.Lifecycle(), n.config.Admission
+	sandboxes, lifecycle := n.workspaces.Shared(n.fleet.Sandboxes()), n.fleet.Lifecycle()
 	return rest.New(o,
-		rest.Executions(n.fleet.Executions(), rest.ExecutionLimits{MaxCode: int64(limits.MaxCode), MaxInput: int64(limits.MaxInput)}),
+		rest.Executions(n.fleet.Executions()),
 		rest.Sandboxes(sandboxes, lifecycle, n.snapshots),
 		rest.Processes(sandboxes),
 		rest.Files(sandboxes),

@@ -156,7 +156,7 @@ func (m *Manager) Start(ctx context.Context, spec engi.OperationSpec) (_ engi.Op
 		return engi.Operation{}, engi.Errorf(engi.Unsupported, "this node does not know the type")
 	}
 	if len(spec.Input) > maxInput {
-		return engi.Operation{}, engi.Errorf(engi.Invalid, "its input has %d bytes, %d at most", len(spec.Input), maxInput)
+		return engi.Operation{}, engi.TooLarge("its input has %d bytes, %d at most", len(spec.Input), maxInput)
 	}
 	op := engi.Operation{
 		ID: spec.ID, Owner: spec.Owner, Type: spec.Type, Subject: spec.Subject, Input: spec.Input,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
@@ -528,7 +529,7 @@ func (a *answer) end(run *engi.Run) error {
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventPageFailed, data, ""); err != nil {
+			if _, err := emit(engi.EventPageFailed, data, idempotency.Request{}); err != nil {
 				return err
 			}
 		}
@@ -536,7 +537,7 @@ func (a *answer) end(run *engi.Run) error {
 		if err != nil {
 			return err
 		}
-		if r.Seq, err = emit(engi.EventPageDone, data, ""); err != nil {
+		if r.Seq, err = emit(engi.EventPageDone, data, idempotency.Request{}); err != nil {
 			return err
 		}
 		r.HTML, r.Modules = html, append(r.Modules, a.modules...)

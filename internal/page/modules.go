@@ -6,6 +6,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const (
@@ -79,7 +80,7 @@ func (s *Service) saveOne(ctx context.Context, r Record, m Modules) error {
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventPageFailed, data, ""); err != nil {
+			if _, err := emit(engi.EventPageFailed, data, idempotency.Request{}); err != nil {
 				return err
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const (
@@ -268,7 +269,7 @@ func (p *processor) finish(last ...eventData) (Record, error) {
 			if i == len(last)-1 {
 				kind = engi.EventPageDone
 			}
-			if _, err := emit(kind, data, ""); err != nil {
+			if _, err := emit(kind, data, idempotency.Request{}); err != nil {
 				return err
 			}
 		}

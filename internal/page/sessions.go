@@ -11,21 +11,17 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/page/markup"
 )
 
 const (
-	maxAction  = 128       // maximum bytes of the name of an action
-	maxData    = 64 << 10  // maximum bytes of the data of an action
 	maxWaiting = 64        // maximum number of waiting actions of one page
 	maxQueued  = 1 << 20   // maximum bytes of the data of all waiting actions
 	maxBatch   = 512 << 10 // maximum bytes of the data of the actions of one run
-	maxKey     = 256       // maximum bytes of an idempotency key
 	eventPage  = 1000      // number of events that are read at a time
 	sessionEnd = engi.EventSessionTerminated
 )
@@ -58,6 +54,7 @@ type Service struct {
 	opt     Options
 	vectors vectors
 	live    live
+	keys    *idempotency.Keys
 
 	base context.Context // context of all processors; ends with Run
 	stop context.CancelFunc
@@ -77,7 +74,7 @@ func New(opt Options) *Service {
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	opt.Backoff = cmp.Or(opt.Backoff, time.Second)
-	s := &Service{opt: opt, processors: map[engi.SessionID]*processor{}, savers: map[engi.SessionID]bool{}}
+	s := &Service{opt: opt, keys: idempotency.NewKeys(nil), processors: map[engi.SessionID]*processor{}, savers: map[engi.SessionID]bool{}}
 	s.base, s.stop = context.WithCancel(context.Background())
 	return s
 }
@@ -157,14 +154,26 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 	if err != nil {
 		return 0, err
 	}
-	key := ""
-	if a.Idempotency != "" {
-		key = string(x.ID) + "\x1f" + a.Idempotency
-		if seq, err := s.opt.Store.Emitted(ctx, x.Owner, key); !engi.Is(err, engi.NotFound) {
-			return seq, err
-		}
+	request := idempotency.Request{Owner: x.Owner, Key: a.Idempotency}
+	about := a
+	about.Viewer, about.Session, about.Scopes, about.Idempotency = x.Owner.Viewer(), string(x.ID), nil, ""
+	request.Fingerprint = idempotency.Fingerprint(about)
+	find := func(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+		return s.opt.Store.EventByIdempotencyKey(ctx, owner, x.ID, key)
 	}
-	_, err = s.opt.Store.Change(ctx, x.ID, func(r *Record, emit Emit) (err error) {
+	e, repeated, err := idempotency.Once(ctx, s.keys, request, find, func() (e idempotency.Event, err error) {
+		e.Seq, err = s.put(ctx, x.ID, a, data, request)
+		return e, err
+	})
+	if err == nil && !repeated {
+		s.wake(x.ID)
+	}
+	return e.Seq, err
+}
+
+// put records an action that waits for its answer.
+func (s *Service) put(ctx context.Context, id engi.SessionID, a engi.PageAction, data json.RawMessage, q idempotency.Request) (seq int64, err error) {
+	_, err = s.opt.Store.Change(ctx, id, func(r *Record, emit Emit) (err error) {
 		size := len(a.Data)
 		for _, w := range r.Waiting {
 			size += len(w.Data)
@@ -173,7 +182,7 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 			return engi.Errorf(engi.Exhausted, "%d actions wait to be answered", len(r.Waiting)).
 				WithRemedy("wait until they are, or cancel them").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
-		if seq, err = emit(engi.EventPageActed, data, key); err != nil {
+		if seq, err = emit(engi.EventPageActed, data, q); err != nil {
 			return err
 		}
 		if r.First == 0 {
@@ -182,31 +191,20 @@ func (s *Service) Act(ctx context.Context, a engi.PageAction) (seq int64, err er
 		r.Waiting = append(r.Waiting, Action{Seq: seq, Name: a.Action, Data: a.Data, Agent: a.Agent, Model: a.Model, Scopes: a.Scopes})
 		return nil
 	})
-	if key != "" && engi.Is(err, engi.Conflict) { // a concurrent call has used the key first
-		return s.opt.Store.Emitted(ctx, x.Owner, key)
-	}
-	if err == nil {
-		s.wake(x.ID)
-	}
 	return seq, err
 }
 
 // checkAction validates an action and returns it with defaults set.
 func checkAction(a engi.PageAction) (engi.PageAction, error) {
-	if a.Action == "" || len(a.Action) > maxAction || !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return a, engi.Errorf(engi.Invalid, "%.140q is not a name of an action", a.Action).WithRemedy("use 1 to %d bytes of printable text", maxAction)
+	if err := a.Faults().Err(); err != nil {
+		return a, err
 	}
 	if len(a.Data) == 0 {
 		a.Data = json.RawMessage("{}")
 	}
 	var b bytes.Buffer
-	switch {
-	case len(a.Data) > maxData:
-		return a, engi.Errorf(engi.Invalid, "the data has %d bytes, %d at most", len(a.Data), maxData).WithRemedy("put it into a file of the session and send its path")
-	case !utf8.Valid(a.Data) || !bytes.HasPrefix(bytes.TrimLeft(a.Data, " \t\r\n"), []byte("{")) || json.Compact(&b, a.Data) != nil:
-		return a, engi.Errorf(engi.Invalid, "the data is not a JSON object").WithRemedy(`send an object, like {"id":"1"}`)
-	case len(a.Idempotency) > maxKey:
-		return a, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, %d at most", len(a.Idempotency), maxKey)
+	if err := json.Compact(&b, a.Data); err != nil {
+		return a, engi.Errorf(engi.Internal, "compact the data of an action: %v", err) // unreachable: it was checked
 	}
 	a.Data = b.Bytes()
 	a.Agent = cmp.Or(a.Agent, Agent)
@@ -382,7 +380,7 @@ func (s *Service) Cancel(ctx context.Context, viewer engi.Viewer, session string
 			if err != nil {
 				return err
 			}
-			if _, err := emit(engi.EventPageDone, data, ""); err != nil {
+			if _, err := emit(engi.EventPageDone, data, idempotency.Request{}); err != nil {
 				return err
 			}
 		}
@@ -431,7 +429,7 @@ func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, session strin
 			return engi.Errorf(engi.Conflict, "actions are being answered").WithRemedy("wait for the answer, or cancel it")
 		}
 		r.HTML = html
-		if r.Seq, err = emit(engi.EventPageRestored, data, ""); r.First == 0 {
+		if r.Seq, err = emit(engi.EventPageRestored, data, idempotency.Request{}); r.First == 0 {
 			r.First = r.Seq
 		}
 		return err

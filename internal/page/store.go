@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // A Record is the stored state of a page, in addition to its events. It is a value.
@@ -51,9 +52,9 @@ type Modules struct {
 	List []engi.CodeModule `json:"list"`
 }
 
-// An Emit appends an event about a page. It reports Conflict for a key that the owner has
-// already used; an empty key does not count.
-type Emit func(kind string, data json.RawMessage, key string) (seq int64, err error)
+// An Emit appends an event about a page, with the key and the fingerprint of q. It reports
+// Conflict for a key that was already used for the session; an empty key does not count.
+type Emit func(kind string, data json.RawMessage, q idempotency.Request) (seq int64, err error)
 
 // A Store keeps records of pages durably. A record is deleted when its session ends.
 // It is safe for concurrent use.
@@ -67,8 +68,8 @@ type Store interface {
 	Change(ctx context.Context, session engi.SessionID, f func(r *Record, emit Emit) error) (Record, error)
 	// Busy returns the sessions whose records are [Record.Busy].
 	Busy(ctx context.Context) ([]engi.SessionID, error)
-	// Emitted returns the sequence number of the event that was emitted with a key, or NotFound.
-	Emitted(ctx context.Context, owner engi.Owner, key string) (int64, error)
+	// EventByIdempotencyKey returns the event that was emitted with a key for a session, or NotFound.
+	EventByIdempotencyKey(ctx context.Context, owner engi.Owner, session engi.SessionID, key string) (idempotency.Event, error)
 }
 
 // eventData is the data of events about pages. The type determines which fields are

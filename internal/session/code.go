@@ -18,7 +18,7 @@ func (m *Manager) checkCode(spec *engi.CodeSpec) error {
 		return engi.Errorf(engi.Invalid, "there is no code to run")
 	}
 	if len(spec.Code) > deno.MaxCode {
-		return engi.Errorf(engi.Invalid, "the code has %d bytes, the maximum is %d", len(spec.Code), deno.MaxCode).
+		return engi.TooLarge("the code has %d bytes, the maximum is %d", len(spec.Code), deno.MaxCode).
 			WithRemedy("write modules into /workspace and import them")
 	}
 	switch spec.Language {

@@ -14,9 +14,6 @@ package session
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"log/slog"
 	"regexp"
 	"slices"
@@ -24,6 +21,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/session/backup"
 )
@@ -56,6 +54,9 @@ type Note struct {
 	Type string
 	Data map[string]any
 }
+
+// Requested implements [idempotency.Record].
+func (r Record) Requested() (id, fingerprint string) { return "session " + string(r.ID), r.Fingerprint }
 
 // A Store stores sessions durably. Look-ups return only the sessions that viewer sees.
 type Store interface {
@@ -157,7 +158,8 @@ type Manager struct {
 	cancel     context.CancelFunc
 	background sync.WaitGroup // goroutines started by spawn
 
-	creating *engi.KeyedSemaphore[creation]
+	creating *engi.KeyedSemaphore[engi.Owner]
+	keys     *idempotency.Keys
 
 	mu       sync.Mutex
 	sessions map[engi.SessionID]*liveSession // guarded by mu
@@ -172,13 +174,6 @@ var (
 
 	_ engi.SessionLifecycle = (*Manager)(nil)
 )
-
-// A creation is a lock of Create: for one idempotency key, or, without a key, for one
-// owner.
-type creation struct {
-	owner       engi.Owner
-	idempotency string
-}
 
 // A liveSession is the state of a session in this process. When several of its locks are taken,
 // codeLock comes first and mu last.
@@ -297,7 +292,7 @@ func Open(ctx context.Context, opt Options) (_ *Manager, err error) {
 	opt.CheckInterval = cmp.Or(opt.CheckInterval, 5*time.Second)
 	opt.Retention = cmp.Or(opt.Retention, 24*time.Hour)
 	held := holder.Holder{Sandboxes: opt.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteKey] }, Log: opt.Log}
-	m := &Manager{opt: opt, sandboxes: held, sessions: map[engi.SessionID]*liveSession{}, owners: map[engi.Owner]*holding{}, creating: engi.NewKeyedSemaphore[creation](1)}
+	m := &Manager{opt: opt, sandboxes: held, sessions: map[engi.SessionID]*liveSession{}, owners: map[engi.Owner]*holding{}, creating: engi.NewKeyedSemaphore[engi.Owner](1), keys: idempotency.NewKeys(nil)}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	all, err := opt.Store.All(ctx)
 	if err != nil {
@@ -444,12 +439,6 @@ func isZero(p engi.NetworkPolicy) bool {
 	return p.Mode == "" && len(p.Allow)+len(p.Deny)+len(p.Grants)+len(p.Headers)+len(p.Requests)+len(p.Detail) == 0 && p.Proxy == nil && p.Group == "" && p.Limits == engi.NetworkLimits{}
 }
 
-func fingerprint(spec engi.SessionSpec) string {
-	h := sha256.New()
-	_ = json.NewEncoder(h).Encode(spec) // fails only for a Detail that is not valid JSON, which the API rejects
-	return hex.EncodeToString(h.Sum(nil))
-}
-
 // Create implements [engi.Sessions].
 func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Session, err error) {
 	defer engi.Annotate(&err, "create session")
@@ -457,43 +446,42 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	if err != nil {
 		return engi.Session{}, err
 	}
-	if len(spec.Idempotency) > 256 {
-		return engi.Session{}, engi.Errorf(engi.Invalid, "the idempotency key has %d bytes, 256 at most", len(spec.Idempotency))
-	}
 	r := Record{Session: s, Idempotency: spec.Idempotency}
-	if spec.Idempotency != "" {
-		unlock, err := m.creating.Acquire(ctx, creation{spec.Owner, spec.Idempotency})
-		if err != nil {
-			return engi.Session{}, err
-		}
-		defer unlock()
-		r.Fingerprint = fingerprint(spec)
-		old, err := m.opt.Store.ByIdempotencyKey(ctx, spec.Owner, spec.Idempotency)
-		switch {
-		case err == nil && old.Fingerprint != r.Fingerprint:
-			return engi.Session{}, engi.Errorf(engi.Conflict, "the idempotency key was used before for another request, session %s", old.ID).
-				WithRemedy("use a new key for each request, and the same key only to repeat one")
-		case err == nil:
-			return m.Get(ctx, spec.Owner.Viewer(), string(old.ID))
-		case !engi.Is(err, engi.NotFound):
-			return engi.Session{}, err
-		}
+	if r.Idempotency != "" {
+		r.Fingerprint = idempotency.Fingerprint(spec)
 	}
-	if !m.isServing() {
-		return engi.Session{}, errNotServing
-	}
-	unlock, err := m.creating.Acquire(ctx, creation{owner: spec.Owner}) // so that concurrent calls do not exceed the limits
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: r.Fingerprint}
+	var live *liveSession
+	old, repeated, err := idempotency.Once(ctx, m.keys, request, m.opt.Store.ByIdempotencyKey, func() (Record, error) {
+		live, err = m.create(ctx, r)
+		return r, err
+	})
 	if err != nil {
 		return engi.Session{}, err
 	}
+	if repeated {
+		return m.Get(ctx, spec.Owner.Viewer(), string(old.ID))
+	}
+	return m.view(ctx, live), nil
+}
+
+// create records a new session and begins to warm it up if its mode asks for that.
+func (m *Manager) create(ctx context.Context, r Record) (*liveSession, error) {
+	if !m.isServing() {
+		return nil, errNotServing
+	}
+	unlock, err := m.creating.Acquire(ctx, r.Owner) // so that concurrent calls do not exceed the limits
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
-	if err := m.checkQuota(spec.Owner); err != nil {
-		return engi.Session{}, err
+	if err := m.checkQuota(r.Owner); err != nil {
+		return nil, err
 	}
 	now := timestamp()
 	r.ID, r.Created, r.Used = engi.NewSessionID(), now, now
 	if err := m.opt.Store.Put(ctx, r); err != nil {
-		return engi.Session{}, err
+		return nil, err
 	}
 	m.mu.Lock()
 	live := m.addLocked(r)
@@ -504,7 +492,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 			live.setBooting(false)
 		}
 	}
-	return m.view(ctx, live), nil
+	return live, nil
 }
 
 func (m *Manager) isServing() bool {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // appStore implements [app.Store].
@@ -191,9 +192,8 @@ func (s appStore) Remove(ctx context.Context, id engi.AppID) (err error) {
 	}, `DELETE FROM apps WHERE id = ? RETURNING `+appColumns, id)
 }
 
-func (s appStore) Emitted(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (int64, error) {
-	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "there is no apply of this idempotency key"), value[int64],
-		`SELECT seq FROM events WHERE owner = ? AND idempotency = ?`, owner, appKey(app, key))
+func (s appStore) EventByIdempotencyKey(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (idempotency.Event, error) {
+	return s.db.eventOf(ctx, owner, appKey(app, key))
 }
 
 func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Paging) ([]engi.Revision, error) {
@@ -256,15 +256,19 @@ type appTx struct {
 	owner engi.Owner
 }
 
-func (x appTx) Emit(kind string, data any, key string) (int64, error) {
+func (x appTx) Emit(kind string, data any) (int64, error) {
+	return x.EmitOnce(kind, data, idempotency.Request{})
+}
+
+func (x appTx) EmitOnce(kind string, data any, q idempotency.Request) (int64, error) {
 	raw, err := encode("event", data)
 	if err != nil {
 		return 0, err
 	}
-	if key != "" {
-		key = appKey(x.app, key)
+	if q.Key != "" {
+		q.Key = appKey(x.app, q.Key)
 	}
-	e, err := x.t.append(x.ctx, engi.EventSpec{Owner: x.owner, Subject: string(x.app), Type: kind, Data: json.RawMessage(raw), Idempotency: key})
+	e, err := x.t.append(x.ctx, engi.EventSpec{Owner: x.owner, Subject: string(x.app), Type: kind, Data: json.RawMessage(raw), Idempotency: q.Key, Fingerprint: q.Fingerprint})
 	return e.Seq, err
 }
 

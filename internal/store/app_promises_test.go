@@ -14,6 +14,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // An appFixture is an empty store and the log that it appends to.
@@ -57,7 +58,7 @@ func reviseApp(t *testing.T, s app.Store, id engi.AppID, files map[string]string
 		if err := tx.Revise(rev, put, removed, contents, b); err != nil {
 			return err
 		}
-		_, err := tx.Emit(engi.EventAppApplied, map[string]any{"revision": r.Revision}, "")
+		_, err := tx.Emit(engi.EventAppApplied, map[string]any{"revision": r.Revision})
 		return err
 	})
 	if err != nil {
@@ -204,7 +205,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		var seq int64
 		_, err := f.Store.Change(t.Context(), r.ID, func(r *app.Record, tx app.Tx) (err error) {
 			r.State, r.Error = engi.AppReady, nil
-			seq, err = tx.Emit(engi.EventAppApplying, map[string]string{"text": "<é>"}, "key")
+			seq, err = tx.EmitOnce(engi.EventAppApplying, map[string]string{"text": "<é>"}, idempotency.Request{Key: "key", Fingerprint: "f"})
 			return err
 		})
 		if err != nil {
@@ -213,17 +214,17 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		if got, err := f.Store.Find(t.Context(), "ann", "shop"); err != nil || got.State != engi.AppReady {
 			t.Errorf("it is %+v (%v)", got, err)
 		}
-		if got, err := f.Store.Emitted(t.Context(), "ann", r.ID, "key"); err != nil || got != seq {
-			t.Errorf("the key has %d, %v; want %d", got, err, seq)
+		if got, err := f.Store.EventByIdempotencyKey(t.Context(), "ann", r.ID, "key"); err != nil || got.Seq != seq || got.Fingerprint != "f" {
+			t.Errorf("the key has %+v, %v; want %d", got, err, seq)
 		}
 		other := put(t, f, appRecord("ann", "other"))
-		if _, err := f.Store.Emitted(t.Context(), "ann", other.ID, "key"); !engi.Is(err, engi.NotFound) {
+		if _, err := f.Store.EventByIdempotencyKey(t.Context(), "ann", other.ID, "key"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("the key of another app: %v", err)
 		}
 		stop := engi.Errorf(engi.Denied, "no")
 		_, err = f.Store.Change(t.Context(), r.ID, func(r *app.Record, tx app.Tx) error {
 			r.State = engi.AppFailed
-			if _, err := tx.Emit(engi.EventAppState, map[string]string{}, ""); err != nil {
+			if _, err := tx.Emit(engi.EventAppState, map[string]string{}); err != nil {
 				return err
 			}
 			if err := tx.Revise(engi.Revision{App: r.ID, Number: 1}, nil, nil, nil, plentyForApps); err != nil {
@@ -244,7 +245,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 			t.Errorf("the revision: %v", err)
 		}
 		if _, err := f.Store.Change(t.Context(), r.ID, func(_ *app.Record, tx app.Tx) error {
-			_, err := tx.Emit(engi.EventAppApplying, map[string]string{}, "key")
+			_, err := tx.EmitOnce(engi.EventAppApplying, map[string]string{}, idempotency.Request{Key: "key"})
 			return err
 		}); !engi.Is(err, engi.Conflict) {
 			t.Errorf("the key again: %v", err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // An eventLog is the event log in the database.
@@ -22,15 +23,14 @@ func Events(db *DB) engi.EventLog { return eventLog{db} }
 
 const (
 	eventColumns = `seq, id, owner, subject, prev, type, time, actor, replay, data`
-	appendEvent  = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, data, prev)
-	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, coalesce((SELECT seq FROM events WHERE subject = ?3 ORDER BY prev DESC LIMIT 1), 0))
+	appendEvent  = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, fingerprint, data, prev)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, coalesce((SELECT seq FROM events WHERE subject = ?3 ORDER BY prev DESC LIMIT 1), 0))
 	RETURNING seq, prev`
-	appendFirstEvent = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, data, prev)
-	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 0)`
+	appendFirstEvent = `INSERT INTO events (id, owner, subject, type, time, actor, replay, idempotency, fingerprint, data, prev)
+	VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0)`
 
-	maxEventData = 256 << 10 // maximum bytes of an event's data
-	maxEventPage = 8 << 20   // maximum bytes of data in one list
-	eventPage    = 256       // number of events that a follower reads at a time
+	maxEventPage = 8 << 20 // maximum bytes of data in one list
+	eventPage    = 256     // number of events that a follower reads at a time
 )
 
 var eventType = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9/._-]{0,127}$`)
@@ -83,10 +83,10 @@ func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Even
 	if e.Data == nil {
 		e.Data = json.RawMessage("{}")
 	}
-	if len(e.Data) > maxEventData {
-		return e, engi.Errorf(engi.Invalid, "the data has %d bytes, the limit is %d", len(e.Data), maxEventData).WithRemedy("put it into a file or a volume and send its path")
+	if len(e.Data) > engi.MaxEventData {
+		return e, engi.TooLarge("the data has %d bytes, the limit is %d", len(e.Data), engi.MaxEventData).WithRemedy("put it into a file or a volume and send its path")
 	}
-	args := []any{string(e.ID), string(e.Owner), e.Subject, e.Type, nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, string(e.Data)}
+	args := []any{string(e.ID), string(e.Owner), e.Subject, e.Type, nanos(e.Time), e.Actor, string(e.Replay), s.Idempotency, s.Fingerprint, string(e.Data)}
 	if first {
 		res, err := t.run(ctx, appendFirstEvent, args...)
 		if err != nil {
@@ -105,6 +105,15 @@ func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Even
 	return e, nil
 }
 
+// eventOf returns the event that an owner's request with an idempotency key appended.
+func (db *DB) eventOf(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+	missing := engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
+	return first(ctx, db.read, missing, func(row scanner) (e idempotency.Event, err error) {
+		e.Event, err = scanEventAnd(row, &e.Fingerprint)
+		return e, err
+	}, `SELECT `+eventColumns+`, fingerprint FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+}
+
 // Append adds events.
 func (l eventLog) Append(ctx context.Context, specs ...engi.EventSpec) (all []engi.Event, err error) {
 	err = l.db.tx(ctx, func(t *tx) error {
@@ -119,9 +128,12 @@ func (l eventLog) Append(ctx context.Context, specs ...engi.EventSpec) (all []en
 	return all, err
 }
 
-func scanEvent(row scanner) (e engi.Event, err error) {
+func scanEvent(row scanner) (engi.Event, error) { return scanEventAnd(row) }
+
+// scanEventAnd scans an event and the columns after it.
+func scanEventAnd(row scanner, more ...any) (e engi.Event, err error) {
 	var data string
-	err = row.Scan(&e.Seq, &e.ID, &e.Owner, &e.Subject, &e.Prev, &e.Type, (*stamp)(&e.Time), &e.Actor, &e.Replay, &data)
+	err = row.Scan(append([]any{&e.Seq, &e.ID, &e.Owner, &e.Subject, &e.Prev, &e.Type, (*stamp)(&e.Time), &e.Actor, &e.Replay, &data}, more...)...)
 	e.Data = json.RawMessage(data)
 	return e, err
 }

@@ -85,17 +85,19 @@ type fleetArtifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.SandboxRecord) (older fleet.Record, err error) {
+func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.SandboxRecord) (err error) {
 	defer engi.Annotate(&err, "record execution %s", r.ID)
 	detail, err := encodeDetail(r)
 	if err != nil {
-		return fleet.Record{}, err
+		return err
 	}
-	repeated := false
-	err = f.db.tx(ctx, func(t *tx) error {
+	return f.db.tx(ctx, func(t *tx) error {
 		n, err := t.exec(ctx, insertExecution, r.ID, r.Owner, r.State, r.Language, r.Template, r.Sandbox,
 			nanos(r.Created), nanos(r.Started), nanos(r.Ended), nullable(r.Idempotency), r.Fingerprint, r.OutputFile, detail, r.Output)
-		if repeated = n == 0; err != nil || repeated {
+		if err == nil && n == 0 {
+			err = engi.Errorf(engi.Conflict, "the idempotency key was used for another execution")
+		}
+		if err != nil {
 			return err
 		}
 		if err := f.executionEvent(ctx, t.recordFirst, r); err != nil {
@@ -103,13 +105,6 @@ func (f fleetStore) Create(ctx context.Context, r fleet.Record, s *fleet.Sandbox
 		}
 		return f.putSandbox(ctx, t, s)
 	})
-	if err != nil || !repeated {
-		return r, err
-	}
-	if older, err = f.Repeated(ctx, r.Owner, r.Idempotency); err != nil {
-		return fleet.Record{}, err
-	}
-	return older, engi.Errorf(engi.Conflict, "idempotency key was used for execution %s", older.ID)
 }
 
 func (f fleetStore) Update(ctx context.Context, from engi.ExecutionState, r fleet.Record, s *fleet.SandboxRecord) (err error) {
@@ -172,7 +167,7 @@ func (f fleetStore) Get(ctx context.Context, viewer engi.Viewer, id engi.Executi
 	return first(ctx, f.db.read, errNoExecution, scanExecution(true), `SELECT `+executionColumns+`, tape FROM executions WHERE id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
 }
 
-func (f fleetStore) Repeated(ctx context.Context, owner engi.Owner, key string) (_ fleet.Record, err error) {
+func (f fleetStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (_ fleet.Record, err error) {
 	defer engi.Annotate(&err, "get execution by idempotency key")
 	return first(ctx, f.db.read, errNoExecution, scanExecution(true), `SELECT `+executionColumns+`, tape FROM executions WHERE owner = ? AND idempotency = ?`, owner, key)
 }

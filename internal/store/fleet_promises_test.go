@@ -37,7 +37,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 	}
 	create := func(t *testing.T, s fleet.Store, r fleet.Record) fleet.Record {
 		t.Helper()
-		_, err := s.Create(ctx, r, nil)
+		err := s.Create(ctx, r, nil)
 		ok(t, err)
 		return r
 	}
@@ -56,7 +56,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 	t.Run("1 Create/the sandbox with it", func(t *testing.T) {
 		s := open(t)
 		r, b := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
-		_, err := s.Create(ctx, r, &b)
+		err := s.Create(ctx, r, &b)
 		ok(t, err)
 		got, err := s.GetSandbox(ctx, "alice", b.ID)
 		ok(t, err)
@@ -69,9 +69,11 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		create(t, s, first)
 		second, b := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
 		second.Idempotency = "k"
-		older, err := s.Create(ctx, second, &b)
+		err := s.Create(ctx, second, &b)
 		kind(t, err, engi.Conflict)
-		equal(t, older, first)
+		got, err := s.ByIdempotencyKey(ctx, "alice", "k")
+		ok(t, err)
+		equal(t, got, first)
 		_, err = s.Get(ctx, engi.Everyone, second.ID)
 		kind(t, err, engi.NotFound)
 		_, err = s.GetSandbox(ctx, engi.Everyone, b.ID)
@@ -80,10 +82,10 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		other := fleettest.Record("bob", engi.ExecutionRunning)
 		other.Idempotency = "k"
 		create(t, s, other)
-		got, err := s.Repeated(ctx, "bob", "k")
+		got, err = s.ByIdempotencyKey(ctx, "bob", "k")
 		ok(t, err)
 		equal(t, got, other)
-		_, err = s.Repeated(ctx, "carol", "k")
+		_, err = s.ByIdempotencyKey(ctx, "carol", "k")
 		kind(t, err, engi.NotFound)
 	})
 	t.Run("1 Create/one winner among many", func(t *testing.T) {
@@ -94,7 +96,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 			wg.Go(func() {
 				r := fleettest.Record("alice", engi.ExecutionRunning)
 				r.Idempotency = "k"
-				_, err := s.Create(ctx, r, nil)
+				err := s.Create(ctx, r, nil)
 				results <- err
 			})
 		}
@@ -204,7 +206,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 			r, b := fleettest.Record("alice", engi.ExecutionDone), fleettest.Sandbox("alice", engi.Stopped)
 			r.Ended = old.Add(time.Duration(i) * time.Hour)
 			b.Execution, b.Stopped = r.ID, r.Ended
-			_, err := s.Create(ctx, r, &b)
+			err := s.Create(ctx, r, &b)
 			ok(t, err)
 			ids, sandboxes = append(ids, r.ID), append(sandboxes, b.ID)
 		}
@@ -279,10 +281,10 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		other := again
 		other.Owner = "bob"
 		ok(t, s.PutSandbox(ctx, other))
-		one, err = s.RepeatedSandbox(ctx, "alice", "k")
+		one, err = s.SandboxByIdempotencyKey(ctx, "alice", "k")
 		ok(t, err)
 		equal(t, one, a)
-		_, err = s.RepeatedSandbox(ctx, "alice", "z")
+		_, err = s.SandboxByIdempotencyKey(ctx, "alice", "z")
 		kind(t, err, engi.NotFound)
 		list, err = s.EndedSandboxes(ctx, "alice", fleet.SandboxRecord{}, 10)
 		ok(t, err)
@@ -311,7 +313,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 		s := open(t)
 		over, cancel := context.WithCancel(ctx)
 		cancel()
-		_, err := s.Create(over, fleettest.Record("alice", engi.ExecutionQueued), nil)
+		err := s.Create(over, fleettest.Record("alice", engi.ExecutionQueued), nil)
 		kind(t, err, engi.Expired)
 		_, err = s.Get(over, engi.Everyone, engi.NewExecutionID())
 		kind(t, err, engi.Expired)
@@ -324,7 +326,7 @@ func fleetPromises(t *testing.T, open func(t *testing.T) fleet.Store) {
 				for range 10 {
 					r := fleettest.Record(engi.Owner(fmt.Sprint(i)), engi.ExecutionRunning)
 					b := fleettest.Sandbox(r.Owner, engi.Running)
-					if _, err := s.Create(ctx, r, &b); err != nil {
+					if err := s.Create(ctx, r, &b); err != nil {
 						t.Error(err)
 						return
 					}

@@ -37,7 +37,7 @@ func TestFleetOutlivesItsProcess(t *testing.T) {
 	}
 	defer first.Close()
 	r := fleettest.Record("alice", engi.ExecutionDone)
-	if _, err := Fleet(first).Create(t.Context(), r, nil); err != nil {
+	if err := Fleet(first).Create(t.Context(), r, nil); err != nil {
 		t.Fatal(err)
 	}
 	second, err := Open(t.Context(), "sqlite:"+path)
@@ -103,7 +103,7 @@ func BenchmarkExecution(b *testing.B) {
 	defer cancel()
 	for b.Loop() {
 		r, sandbox := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Sandbox("alice", engi.Running)
-		if _, err := s.Create(ctx, r, &sandbox); err != nil {
+		if err := s.Create(ctx, r, &sandbox); err != nil {
 			b.Fatal(err)
 		}
 		done := fleettest.Record("alice", engi.ExecutionDone)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/function"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // A workflowStore stores runs of durable functions.
@@ -147,9 +148,8 @@ func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.R
 	return fresh, err
 }
 
-func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (engi.Event, error) {
-	missing := engi.Errorf(engi.NotFound, "there is no event of this idempotency key")
-	return first(ctx, s.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+	return s.db.eventOf(ctx, owner, key)
 }
 
 func (s workflowStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // keepReservations is the time for which a reservation is kept.
@@ -13,12 +14,12 @@ const keepReservations = 7 * 24 * time.Hour
 
 type idempotencyStore struct{ db *DB }
 
-var _ engi.Idempotency = idempotencyStore{}
+var _ idempotency.Reservations = idempotencyStore{}
 
 // Idempotency returns the store of requests with an Idempotency-Key.
-func Idempotency(db *DB) engi.Idempotency { return idempotencyStore{db} }
+func Idempotency(db *DB) idempotency.Reservations { return idempotencyStore{db} }
 
-func (s idempotencyStore) Reserve(ctx context.Context, r engi.Reservation) (_ engi.Reservation, fresh bool, err error) {
+func (s idempotencyStore) Reserve(ctx context.Context, r idempotency.Reservation) (_ idempotency.Reservation, fresh bool, err error) {
 	defer engi.Annotate(&err, "reserve idempotency key")
 	n, err := s.db.exec(ctx,
 		`INSERT INTO idempotency (owner, key, fingerprint, ids, done, created) VALUES (?, ?, ?, ?, ?, ?)
@@ -30,7 +31,7 @@ func (s idempotencyStore) Reserve(ctx context.Context, r engi.Reservation) (_ en
 	}
 	// A missing reservation was released a moment ago.
 	missing := engi.Errorf(engi.Unavailable, "another request with this key has just failed").WithRetry(engi.Retry{AfterMillis: 100})
-	r, err = first(ctx, s.db.read, missing, func(row scanner) (engi.Reservation, error) {
+	r, err = first(ctx, s.db.read, missing, func(row scanner) (idempotency.Reservation, error) {
 		var ids string
 		var created int64
 		err := row.Scan(&r.Fingerprint, &ids, &r.Done, &created)
@@ -40,7 +41,7 @@ func (s idempotencyStore) Reserve(ctx context.Context, r engi.Reservation) (_ en
 	return r, false, err
 }
 
-func (s idempotencyStore) Finish(ctx context.Context, r engi.Reservation) (err error) {
+func (s idempotencyStore) Finish(ctx context.Context, r idempotency.Reservation) (err error) {
 	defer engi.Annotate(&err, "finish idempotency key")
 	return s.db.tx(ctx, func(t *tx) error {
 		if _, err := t.exec(ctx, `UPDATE idempotency SET done = 1, ids = ? WHERE owner = ? AND key = ?`, strings.Join(r.IDs, " "), r.Owner, r.Key); err != nil {
@@ -51,7 +52,7 @@ func (s idempotencyStore) Finish(ctx context.Context, r engi.Reservation) (err e
 	})
 }
 
-func (s idempotencyStore) Release(ctx context.Context, r engi.Reservation) (err error) {
+func (s idempotencyStore) Release(ctx context.Context, r idempotency.Reservation) (err error) {
 	defer engi.Annotate(&err, "release idempotency key")
 	_, err = s.db.exec(ctx, `DELETE FROM idempotency WHERE owner = ? AND key = ? AND done = 0`, r.Owner, r.Key)
 	return err

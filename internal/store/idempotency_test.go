@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/store"
 )
 
@@ -12,7 +12,7 @@ func TestIdempotency(t *testing.T) {
 	db := openDB(t)
 	s, ctx := store.Idempotency(db), t.Context()
 	at := time.Now().UTC().Truncate(time.Millisecond)
-	r := engi.Reservation{Owner: "ann", Key: "k", Fingerprint: "f", IDs: []string{"a", "b"}, Created: at}
+	r := idempotency.Reservation{Owner: "ann", Key: "k", Fingerprint: "f", IDs: []string{"a", "b"}, Created: at}
 
 	if got, fresh, err := s.Reserve(ctx, r); err != nil || !fresh || len(got.IDs) != 2 {
 		t.Fatalf("first: %+v %t %v", got, fresh, err)

@@ -84,7 +84,7 @@ func changeExecution(ctx context.Context, db *store.DB) error {
 	sandbox := fleet.SandboxRecord{Sandbox: engi.Sandbox{ID: engi.NewSandboxID(), State: engi.Ready, Created: now}}
 	return each(
 		func() error { return s.PutSandbox(ctx, sandbox) },
-		func() error { _, err := s.Create(ctx, r, nil); return err },
+		func() error { return s.Create(ctx, r, nil) },
 		func() error {
 			r.State, r.Sandbox, r.Started = engi.ExecutionRunning, sandbox.ID, now
 			sandbox.State, sandbox.Owner, sandbox.Execution = engi.Running, r.Owner, r.ID
@@ -253,7 +253,7 @@ func changeApp(ctx context.Context, db *store.DB) error {
 			if err := tx.Publish([]app.Published{{Path: "index.html", Size: 1, Digest: "d"}}, map[string][]byte{"d": {1}}, app.Bounds{Owner: 1000}); err != nil {
 				return err
 			}
-			_, err := tx.Emit(engi.EventAppPublished, map[string]any{"revision": r.Revision}, "")
+			_, err := tx.Emit(engi.EventAppPublished, map[string]any{"revision": r.Revision})
 			return err
 		})
 		return err
@@ -266,10 +266,10 @@ func changeApp(ctx context.Context, db *store.DB) error {
 				if err := tx.Revise(engi.Revision{App: r.ID, Number: n, Created: time.Now()}, []app.File{f}, nil, map[string][]byte{f.Digest: {1}}, app.Bounds{Revisions: 2, Bytes: 100, Owner: 1000}); err != nil {
 					return err
 				}
-				if _, err := tx.Emit(engi.EventAppState, map[string]any{"state": state}, ""); err != nil {
+				if _, err := tx.Emit(engi.EventAppState, map[string]any{"state": state}); err != nil {
 					return err
 				}
-				_, err := tx.Emit(engi.EventAppApplied, map[string]any{"revision": n}, "")
+				_, err := tx.Emit(engi.EventAppApplied, map[string]any{"revision": n})
 				return err
 			})
 			return err

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"database/sql"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,16 +10,26 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// TestEventsOfPagesAreRenamed opens a database of a node that called pages "ui".
-func TestEventsOfPagesAreRenamed(t *testing.T) {
-	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
+// openAt creates a database of an older engi, whose newest migration is the one with the given version.
+func openAt(t *testing.T, file string, version int64) *sql.DB {
+	t.Helper()
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	db, err := open(ctx, file, 43)
+	db, err := connect(file, "rw", 1)
+	if err == nil {
+		err = migrate(t.Context(), db, version)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	return db
+}
+
+// TestEventsOfPagesAreRenamed opens a database of a node that called pages "ui".
+func TestEventsOfPagesAreRenamed(t *testing.T) {
+	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
+	old := openAt(t, file, 43)
 	add := func(seq int, kind, key string) string {
 		return fmt.Sprintf(`INSERT INTO events VALUES (%d, 'evt_%d', 'ann', 'ses_a', %d, '%s', 1, '', '', %s, '{}')`, seq, seq, seq-1, kind, key)
 	}
@@ -28,14 +39,15 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 			VALUES ('whk_a', 'ann', 'a', 'https://example.com', '["ui.*","app.created"]', '', x'', 1, '', 1, 1)`,
 		`INSERT INTO event_totals SELECT owner, max(seq), count(*), ` + eventBytes + `, 0, 0 FROM events GROUP BY owner`,
 	} {
-		if _, err := db.exec(ctx, q); err != nil {
+		if _, err := old.ExecContext(ctx, q); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Close(); err != nil {
+	if err := old.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if db, err = Open(ctx, file); err != nil {
+	db, err := Open(ctx, file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
@@ -60,13 +72,7 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 // uis, and checks that their rows, indexes and triggers still work.
 func TestTablesAreRenamed(t *testing.T) {
 	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	db, err := open(ctx, file, 44)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := openAt(t, file, 44)
 	for _, q := range []string{
 		`INSERT INTO library_records VALUES (1, 'doc_a', 'd:ann', 'left-pad', 'a', 'Padding', 10, 0, '{}')`,
 		`INSERT INTO library_pieces VALUES (7, 1, 'h', '', '', 'pads a text on the left', '', NULL)`,
@@ -75,14 +81,15 @@ func TestTablesAreRenamed(t *testing.T) {
 		`INSERT INTO workflow_steps VALUES ('fnr_a', 'one', 0, '{}')`,
 		`INSERT INTO uis VALUES ('ses_a', 'ann', 1, 1, 0, 1, '{}', '<p>page</p>')`,
 	} {
-		if _, err := db.exec(ctx, q); err != nil {
+		if _, err := old.ExecContext(ctx, q); err != nil {
 			t.Fatal(q, err)
 		}
 	}
-	if err := db.Close(); err != nil {
+	if err := old.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if db, err = Open(ctx, file); err != nil {
+	db, err := Open(ctx, file)
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/page"
 )
 
@@ -28,7 +29,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 	acted := func(t *testing.T, f pageFixture, id engi.SessionID, key string) (seq int64, err error) {
 		t.Helper()
 		_, err = f.Store.Change(t.Context(), id, func(r *page.Record, emit page.Emit) (err error) {
-			if seq, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"a"}`), key); err != nil {
+			if seq, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"a"}`), idempotency.Request{Key: key, Fingerprint: "f"}); err != nil {
 				return err
 			}
 			r.Waiting = append(r.Waiting, page.Action{Seq: seq, Name: "a", Data: json.RawMessage(`{}`), Agent: "ui"})
@@ -53,10 +54,10 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 			if r.Session != id || r.Owner != "ann" || r.Busy() {
 				t.Errorf("the first record is %+v", r)
 			}
-			if want.First, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"<a>"}`), ""); err != nil {
+			if want.First, err = emit(engi.EventPageActed, json.RawMessage(`{"action":"<a>"}`), idempotency.Request{}); err != nil {
 				return err
 			}
-			want.Seq, err = emit(engi.EventPageDone, json.RawMessage(`{}`), "")
+			want.Seq, err = emit(engi.EventPageDone, json.RawMessage(`{}`), idempotency.Request{})
 			*r = want
 			return err
 		})
@@ -89,7 +90,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 		}
 		_, err = f.Store.Change(t.Context(), id, func(r *page.Record, emit page.Emit) error {
 			r.HTML, r.Waiting = "other", nil
-			if _, err := emit(engi.EventPageDone, json.RawMessage(`{}`), ""); err != nil {
+			if _, err := emit(engi.EventPageDone, json.RawMessage(`{}`), idempotency.Request{}); err != nil {
 				return err
 			}
 			return engi.Errorf(engi.Exhausted, "no")
@@ -98,7 +99,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 			t.Error(err)
 		}
 		_, err = f.Store.Change(t.Context(), id, func(_ *page.Record, emit page.Emit) error {
-			_, err := emit(engi.EventPageDone, json.RawMessage(`{"text":"`+strings.Repeat("x", 256<<10)+`"}`), "")
+			_, err := emit(engi.EventPageDone, json.RawMessage(`{"text":"`+strings.Repeat("x", 256<<10)+`"}`), idempotency.Request{})
 			return err
 		})
 		if !engi.Is(err, engi.Invalid) {
@@ -130,7 +131,7 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 			t.Errorf("%+v, %v", r.Waiting, err)
 		}
 	})
-	t.Run("Emitted/finds the first event of a key", func(t *testing.T) {
+	t.Run("EventByIdempotencyKey/finds the first event of a key", func(t *testing.T) {
 		f := open(t)
 		id, other := f.Begin("ann"), f.Begin("bob")
 		first, err := acted(t, f, id, "k")
@@ -143,10 +144,10 @@ func pagePromises(t *testing.T, open func(t *testing.T) pageFixture) {
 		if _, err := acted(t, f, other, "k"); err != nil {
 			t.Errorf("another owner's key: %v", err)
 		}
-		if seq, err := f.Store.Emitted(t.Context(), "ann", "k"); err != nil || seq != first {
-			t.Errorf("%d (%v), want %d", seq, err, first)
+		if e, err := f.Store.EventByIdempotencyKey(t.Context(), "ann", id, "k"); err != nil || e.Seq != first || e.Fingerprint != "f" {
+			t.Errorf("%+v (%v), want %d", e, err, first)
 		}
-		if _, err := f.Store.Emitted(t.Context(), "ann", "l"); !engi.Is(err, engi.NotFound) {
+		if _, err := f.Store.EventByIdempotencyKey(t.Context(), "ann", id, "l"); !engi.Is(err, engi.NotFound) {
 			t.Errorf("an unused key: %v", err)
 		}
 		if r, err := f.Store.Get(t.Context(), id); err != nil || len(r.Waiting) != 1 {

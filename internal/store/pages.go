@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/page"
 )
 
@@ -27,9 +28,11 @@ type pageDetail struct {
 	Modules []page.Modules `json:"modules,omitempty"`
 }
 
-// pageKey is the prefix of the keys of actions, which keeps them apart from keys of other
-// events.
-const pageKey = "page\x1f"
+// pageKey returns the key in the log of an action with a key, which differs from keys of
+// other events.
+func pageKey(session engi.SessionID, key string) string {
+	return "page\x1f" + string(session) + "\x1f" + key
+}
 
 var errNoPage = engi.Errorf(engi.NotFound, "the session has no page yet")
 
@@ -52,11 +55,11 @@ func (s pageStore) Change(ctx context.Context, session engi.SessionID, f func(r 
 			r = found[0]
 		}
 		before := r.HTML
-		if err := f(&r, func(kind string, data json.RawMessage, key string) (int64, error) {
-			if key != "" {
-				key = pageKey + key
+		if err := f(&r, func(kind string, data json.RawMessage, q idempotency.Request) (int64, error) {
+			if q.Key != "" {
+				q.Key = pageKey(session, q.Key)
 			}
-			e, err := t.append(ctx, engi.EventSpec{Owner: owner, Subject: string(session), Type: kind, Data: data, Idempotency: key})
+			e, err := t.append(ctx, engi.EventSpec{Owner: owner, Subject: string(session), Type: kind, Data: data, Idempotency: q.Key, Fingerprint: q.Fingerprint})
 			return e.Seq, err
 		}); err != nil {
 			return err
@@ -87,9 +90,8 @@ func (s pageStore) Busy(ctx context.Context) ([]engi.SessionID, error) {
 	return list(ctx, s.db.read, value[engi.SessionID], `SELECT session FROM pages WHERE busy = 1 ORDER BY session`)
 }
 
-func (s pageStore) Emitted(ctx context.Context, owner engi.Owner, key string) (int64, error) {
-	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "there is no action of this idempotency key"), value[int64],
-		`SELECT seq FROM events WHERE owner = ? AND idempotency = ?`, owner, pageKey+key)
+func (s pageStore) EventByIdempotencyKey(ctx context.Context, owner engi.Owner, session engi.SessionID, key string) (idempotency.Event, error) {
+	return s.db.eventOf(ctx, owner, pageKey(session, key))
 }
 
 func scanPage(row scanner) (r page.Record, err error) {

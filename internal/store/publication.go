@@ -111,7 +111,7 @@ func (s appStore) Branch(ctx context.Context, r app.Record, rev engi.Revision, b
 		if err := x.measure(b); err != nil {
 			return err
 		}
-		_, err := x.Emit(engi.EventAppApplied, map[string]any{"revision": rev.Number, "text": rev.Message, "commit": rev.Commit, "of": rev.Of, "from_id": rev.From}, "")
+		_, err := x.Emit(engi.EventAppApplied, map[string]any{"revision": rev.Number, "text": rev.Message, "commit": rev.Commit, "of": rev.Of, "from_id": rev.From})
 		return err
 	})
 }

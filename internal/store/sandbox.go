@@ -448,7 +448,7 @@ func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	s.Disk = d.Disk
 }
 
-func (f fleetStore) RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
+func (f fleetStore) SandboxByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (_ fleet.SandboxRecord, err error) {
 	defer engi.Annotate(&err, "get sandbox by idempotency key")
 	return first(ctx, f.db.read, errNoSandbox, f.db.scanSandbox, `SELECT `+sandboxColumns+` FROM sandboxes WHERE owner = ? AND idempotency = ?`, owner, key)
 }

@@ -100,11 +100,11 @@ func Open(ctx context.Context, target string) (_ *DB, err error) {
 		return nil, engi.Errorf(engi.Internal, "%v", err)
 	}
 
-	return open(ctx, path, 0)
+	return open(ctx, path)
 }
 
-// open opens a file that exists, and migrates it up to a version; 0 means the newest.
-func open(ctx context.Context, path string, version int64) (_ *DB, err error) {
+// open opens a file that exists, and migrates it.
+func open(ctx context.Context, path string) (_ *DB, err error) {
 	pool, err := connect(path, "rw", 1)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func open(ctx context.Context, path string, version int64) (_ *DB, err error) {
 		}
 		err = errors.Join(err, pool.Close())
 	}()
-	if err := migrate(ctx, pool, version); err != nil {
+	if err := migrate(ctx, pool, 0); err != nil {
 		return nil, err
 	}
 	if db.write, err = newWriter(ctx, pool); err != nil {
@@ -168,6 +168,7 @@ func connect(path, mode string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
+// migrate migrates a database up to a version; 0 means the newest.
 func migrate(ctx context.Context, db *sql.DB, version int64) error {
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {

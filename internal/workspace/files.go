@@ -169,7 +169,7 @@ func checkFiles(files []engi.WorkspaceFile) error {
 		case f.Removed && len(f.Content) > 0:
 			return engi.Errorf(engi.Invalid, "%.100q is to go, but has a content", f.Path)
 		case len(f.Content) > maxFile:
-			return engi.Errorf(engi.Exhausted, "%.100q has %d bytes, %d MiB is the most", f.Path, len(f.Content), maxFile>>20).WithRemedy("keep what is large on a volume")
+			return engi.TooLarge("%.100q has %d bytes, %d MiB is the most", f.Path, len(f.Content), maxFile>>20).WithRemedy("keep what is large on a volume")
 		}
 		seen[f.Path] = true
 		all += int64(len(f.Content))

@@ -3,9 +3,6 @@ package workspace
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,11 +12,10 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
-
-const maxCollaborators = 100
 
 // eventData is the data of events about workspaces.
 type eventData struct {
@@ -50,24 +46,27 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.W
 	if slices.ContainsFunc(spec.Files, func(f engi.WorkspaceFile) bool { return f.Removed }) {
 		return engi.Workspace{}, engi.Errorf(engi.Invalid, "a new workspace has no files that could go")
 	}
-	key := spec.Idempotency
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency}
 	spec.Idempotency = ""
-	fingerprint, err := fingerprintOf(spec)
-	if err != nil {
-		return engi.Workspace{}, err
+	request.Fingerprint = idempotency.Fingerprint(spec)
+	r, repeated, err := idempotency.Once(ctx, s.keys, request, s.opt.Store.ByIdempotencyKey, func() (Record, error) { return s.add(ctx, spec, request) })
+	if err != nil || repeated {
+		return r.Seen(), err
 	}
-	if older, ok, err := s.repeated(ctx, spec.Owner, key, fingerprint); err != nil || ok {
-		return older.Seen(), err
-	}
+	return s.served(ctx, r)
+}
+
+// add records a new workspace.
+func (s *Service) add(ctx context.Context, spec engi.WorkspaceSpec, q idempotency.Request) (Record, error) {
 	if _, err := s.template(ctx, spec.Owner, spec.Template); err != nil {
-		return engi.Workspace{}, err
+		return Record{}, err
 	}
 	n, err := s.opt.Store.Count(ctx, spec.Owner)
 	if err != nil {
-		return engi.Workspace{}, err
+		return Record{}, err
 	}
 	if spec.Owner != "" && n >= maxWorkspaces {
-		return engi.Workspace{}, engi.Errorf(engi.Exhausted, "there are already %d workspaces, which is the most", n).WithRemedy("remove one that is not needed")
+		return Record{}, engi.Errorf(engi.Exhausted, "there are already %d workspaces, which is the most", n).WithRemedy("remove one that is not needed")
 	}
 	now := time.Now().UTC()
 	r := Record{
@@ -75,24 +74,17 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.W
 			ID: engi.NewWorkspaceID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.WorkspaceStopped,
 			Collaborators: slices.Clone(spec.Collaborators), Metadata: maps.Clone(spec.Metadata), Created: now, Used: now,
 		},
-		Idempotency: key, Fingerprint: fingerprint,
+		Idempotency: q.Key, Fingerprint: q.Fingerprint,
 	}
 	r.Name = cmp.Or(r.Name, "workspace-"+r.ID.Label()[:8])
 	if r.Services, err = s.newServices(ctx, nil, spec.Services); err != nil {
-		return engi.Workspace{}, err
+		return Record{}, err
 	}
 	first, err := s.first(ctx, &r, spec.Files)
 	if err != nil {
-		return engi.Workspace{}, err
+		return Record{}, err
 	}
-	if err := s.opt.Store.Put(ctx, r, first); err != nil {
-		// The same request may have been sent concurrently.
-		if older, ok, e := s.repeated(ctx, spec.Owner, key, fingerprint); e == nil && ok {
-			return older.Seen(), nil
-		}
-		return engi.Workspace{}, err
-	}
-	return s.served(ctx, r)
+	return r, s.opt.Store.Put(ctx, r, first)
 }
 
 // served starts the services of a workspace that are to run, and returns the workspace
@@ -134,36 +126,9 @@ func (s *Service) first(ctx context.Context, r *Record, files []engi.WorkspaceFi
 	return func(tx Tx) error { return record(r, tx, rev, append(objects, made...)) }, nil
 }
 
-// repeated returns the workspace that an earlier request with the same key created, if any. It
-// reports Conflict if that request was different.
-func (s *Service) repeated(ctx context.Context, owner engi.Owner, key, fingerprint string) (_ Record, ok bool, err error) {
-	if key == "" {
-		return Record{}, false, nil
-	}
-	older, err := s.opt.Store.ByIdempotencyKey(ctx, owner, key)
-	switch {
-	case err == nil && older.Fingerprint != fingerprint:
-		return Record{}, false, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, workspace %s", older.ID).
-			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-	case engi.Is(err, engi.NotFound):
-		return Record{}, false, nil
-	}
-	return older, err == nil, err
-}
-
-// fingerprintOf returns a fingerprint of a request; requests with one idempotency key must have the same.
-func fingerprintOf(spec any) (string, error) {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return "", engi.Errorf(engi.Invalid, "encode the request: %v", err)
-	}
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
-}
-
 func checkCollaborators(owner engi.Owner, all []engi.Collaborator) error {
-	if len(all) > maxCollaborators {
-		return engi.Errorf(engi.Invalid, "there are %d collaborators, %d at most", len(all), maxCollaborators)
+	if len(all) > engi.MaxCollaborators {
+		return engi.Errorf(engi.Invalid, "there are %d collaborators, %d at most", len(all), engi.MaxCollaborators)
 	}
 	seen := map[engi.Owner]bool{}
 	for _, c := range all {
@@ -234,8 +199,8 @@ func (s *Service) Change(ctx context.Context, viewer engi.Viewer, idOrName strin
 	if err = cmp.Or(err, checkCollaborators(r.Owner, c.Share)); err != nil { // duplicates would replace each other
 		return engi.Workspace{}, err
 	}
-	if len(c.Unshare) > maxCollaborators {
-		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%d owners are to work in it no more, %d at most do", len(c.Unshare), maxCollaborators)
+	if len(c.Unshare) > engi.MaxCollaborators {
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%d owners are to work in it no more, %d at most do", len(c.Unshare), engi.MaxCollaborators)
 	}
 	if err := cmp.Or(checkMetadata(c.Metadata), checkPreview(c.Preview)); err != nil {
 		return engi.Workspace{}, err

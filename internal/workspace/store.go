@@ -22,6 +22,11 @@ type Record struct {
 	Fingerprint string // fingerprint of the request that created the workspace
 }
 
+// Requested implements [idempotency.Record].
+func (r Record) Requested() (id, fingerprint string) {
+	return "workspace " + string(r.ID), r.Fingerprint
+}
+
 // unfurnished is the Base of a new sandbox.
 const unfurnished = -1
 

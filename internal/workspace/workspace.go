@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/guest/worktree"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
@@ -58,6 +59,7 @@ type Service struct {
 
 	held *engi.Shares                     // bytes that were read and are not recorded yet
 	gits *engi.KeyedSemaphore[engi.Owner] // limits the git requests of each owner
+	keys *idempotency.Keys
 
 	mu       sync.Mutex                                  // also guards the start of background work
 	copies   map[engi.WorkspaceID]*worktree.Copy[string] // copies of workspaces with sandboxes; guarded by mu, their contents by locks
@@ -76,7 +78,7 @@ func New(o Options) *Service {
 		sandboxes: holder.Holder{Sandboxes: o.Sandboxes, Thing: workingCopyIn, Bound: worktree.Default.Bound, Log: o.Log},
 		servers:   holder.Holder{Sandboxes: o.Sandboxes, Thing: serviceIn, Log: o.Log},
 		locks:     engi.NewKeyedSemaphore[engi.WorkspaceID](1), held: engi.NewShares(maxHeld), copies: map[engi.WorkspaceID]*worktree.Copy[string]{},
-		serving: engi.NewKeyedSemaphore[serviceKey](1), gits: engi.NewKeyedSemaphore[engi.Owner](maxGit), attempts: make(chan struct{}, maxAttempts), attended: map[serviceKey]int{}, looked: map[engi.WorkspaceID]time.Time{},
+		serving: engi.NewKeyedSemaphore[serviceKey](1), gits: engi.NewKeyedSemaphore[engi.Owner](maxGit), keys: idempotency.NewKeys(nil), attempts: make(chan struct{}, maxAttempts), attended: map[serviceKey]int{}, looked: map[engi.WorkspaceID]time.Time{},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s

@@ -296,7 +296,7 @@ func TestRefusedRequests(t *testing.T) {
 		"file as directory": {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{file("a", ""), file("a/b", "")}}, engi.Conflict},
 		"twice":             {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{file("a", ""), file("a", "")}}, engi.Invalid},
 		"mode":              {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{{Path: "a", Mode: 0o4755}}}, engi.Invalid},
-		"large file":        {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{{Path: "a", Content: make([]byte, 16<<20+1)}}}, engi.Exhausted},
+		"large file":        {engi.WorkspaceSpec{Files: []engi.WorkspaceFile{{Path: "a", Content: make([]byte, 16<<20+1)}}}, engi.Invalid},
 	} {
 		c.spec.Owner = "a"
 		if _, err := s.Create(ctx, c.spec); !engi.Is(err, c.kind) {

@@ -63,7 +63,7 @@ type Options struct {
 	rest.Options
 
 	Executions  engi.Executions
-	Limits      rest.ExecutionLimits
+	Bounds      engi.Bounds // of programs
 	Sandboxes   engi.Sandboxes
 	Lifecycle   engi.Lifecycle
 	Snapshots   engi.Snapshots
@@ -99,7 +99,7 @@ type Options struct {
 // Serve returns the API of o.
 func (o *Options) Serve() *rest.Server {
 	return rest.New(o.Options,
-		rest.Executions(o.Executions, o.Limits),
+		rest.Executions(o.Executions),
 		rest.Sandboxes(o.Sandboxes, o.Lifecycle, o.Snapshots),
 		rest.Processes(o.Sandboxes),
 		rest.Files(o.Sandboxes),
@@ -182,7 +182,7 @@ func New(change func(*Options)) *Fixture {
 	if change != nil {
 		change(&o)
 	}
-	w.Pages.Sessions = o.Sessions
+	w.Pages.Sessions, w.Executions.bounds = o.Sessions, o.Bounds
 	if o.Terminals == nil {
 		o.Terminals = terminal.New(terminal.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
 	}

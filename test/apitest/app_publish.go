@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // Branch implements engi.Apps.
@@ -20,10 +21,9 @@ func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, erro
 	if err != nil {
 		return engi.App{}, err
 	}
-	for _, x := range a.all {
-		if spec.Idempotency != "" && x.Owner == from.Owner && x.spec.Idempotency == spec.Idempotency {
-			return x.App, nil
-		}
+	request := idempotency.Request{Owner: from.Owner, Key: spec.Idempotency, Fingerprint: idempotency.Fingerprint(spec)}
+	if x, err := a.repeated(request); x != nil || err != nil {
+		return x.copyOf(), err
 	}
 	r, err := from.revision(spec.Revision)
 	if spec.Snapshot {
@@ -36,7 +36,7 @@ func (a *Apps) Branch(ctx context.Context, spec engi.BranchSpec) (engi.App, erro
 	if _, err := a.find(from.Owner.Viewer(), spec.Name); err == nil {
 		return engi.App{}, engi.Errorf(engi.Conflict, "there is an app %q already", spec.Name).WithRemedy("choose another name")
 	}
-	x := &app{spec: engi.AppSpec{Idempotency: spec.Idempotency}, applied: map[string]appRepeat{}, App: engi.App{
+	x := &app{request: request, applied: map[string]appRepeat{}, App: engi.App{
 		ID: engi.NewAppID(), Owner: from.Owner, Name: spec.Name, Template: from.Template, State: engi.AppReady, Sandbox: engi.NewSandboxID(), Port: 5173,
 		Metadata: from.Metadata, Created: appMoment, Used: appMoment,
 	}}

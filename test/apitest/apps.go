@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // Apps is a fake whose apps have no sandbox. It parses whole files and packages
@@ -36,6 +37,7 @@ type Apps struct {
 type app struct {
 	engi.App
 	spec      engi.AppSpec
+	request   idempotency.Request
 	revisions []appRevision
 	log       []engi.AppUpdate
 	applied   map[string]appRepeat // applied texts, by Idempotency-Key
@@ -131,14 +133,34 @@ func (x *app) revision(n int64) (appRevision, error) {
 	return x.revisions[n-1], nil
 }
 
+// repeated returns the app that an earlier request with the same key created, or nil.
+func (a *Apps) repeated(q idempotency.Request) (*app, error) {
+	for _, x := range a.all {
+		if q.Key != "" && x.request.Owner == q.Owner && x.request.Key == q.Key {
+			if x.request != q {
+				return nil, errRepeated
+			}
+			return x, nil
+		}
+	}
+	return nil, nil
+}
+
+// copyOf returns the app; a zero one for nil.
+func (x *app) copyOf() engi.App {
+	if x == nil {
+		return engi.App{}
+	}
+	return x.App
+}
+
 // Create implements engi.Apps.
 func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, x := range a.all {
-		if spec.Idempotency != "" && x.Owner == spec.Owner && x.spec.Idempotency == spec.Idempotency {
-			return x.App, nil
-		}
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: idempotency.Fingerprint(spec)}
+	if x, err := a.repeated(request); x != nil || err != nil {
+		return x.copyOf(), err
 	}
 	spec.Template, spec.Name = cmp.Or(spec.Template, "vite-react"), cmp.Or(spec.Name, fmt.Sprint("app-", len(a.all)+1))
 	if !appNames.MatchString(spec.Name) {
@@ -157,7 +179,7 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 			x.State, x.Sandbox = engi.AppStopped, ""
 		}
 	}
-	x := &app{spec: spec, applied: map[string]appRepeat{}, App: engi.App{
+	x := &app{spec: spec, request: request, applied: map[string]appRepeat{}, App: engi.App{
 		ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppReady, Sandbox: engi.NewSandboxID(), Port: 5173,
 		Metadata: spec.Metadata, Created: appMoment, Used: appMoment,
 	}}

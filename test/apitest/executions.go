@@ -31,6 +31,8 @@ import (
 //
 // The program print(6*7) prints "42"; all others fail.
 type Executions struct {
+	bounds engi.Bounds // of programs
+
 	mu       sync.Mutex
 	capacity int    // maximum number of concurrent runs; guarded by mu
 	all      []*run // all executions, oldest first; guarded by mu
@@ -87,7 +89,7 @@ type file struct {
 
 // Start starts an execution.
 func (x *Executions) Start(ctx context.Context, spec engi.ExecutionSpec) (engi.Execution, error) {
-	if err := spec.Faults(engi.Bounds{}).Err(); err != nil {
+	if err := spec.Faults(x.bounds).Err(); err != nil {
 		return engi.Execution{}, err
 	}
 	if spec.Template == "" {

@@ -230,6 +230,10 @@ func (s *Secrets) at(viewer engi.Viewer, name string) (int, error) {
 
 // Create stores a secret.
 func (s *Secrets) Create(ctx context.Context, x engi.Secret, value string) (engi.Secret, error) {
+	var f engi.Faults
+	if f.Secret(value); len(f) > 0 {
+		return engi.Secret{}, f.Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, y := range s.all {
@@ -269,6 +273,10 @@ func (s *Secrets) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) (
 
 // Update increments the version.
 func (s *Secrets) Update(ctx context.Context, viewer engi.Viewer, name, value string, metadata map[string]string, hosts *[]string) (engi.Secret, error) {
+	var f engi.Faults
+	if f.Secret(value); len(f) > 0 {
+		return engi.Secret{}, f.Err()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.at(viewer, name)

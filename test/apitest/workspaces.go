@@ -18,6 +18,7 @@ import (
 	"sync"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 	"github.com/engi-dev/engi/internal/workspace/transfer"
 )
@@ -36,6 +37,7 @@ type Workspaces struct {
 type workspace struct {
 	engi.Workspace
 	key       string // Idempotency-Key
+	print     string // fingerprint of the request with the key
 	revisions []workspaceRevision
 	keys      map[string]string // values of redis services, by service and key
 }
@@ -100,6 +102,7 @@ func (x *workspace) copyOf() engi.Workspace {
 func (w *Workspaces) Create(_ context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	print := idempotency.Fingerprint(spec)
 	spec.Template, spec.Name = cmp.Or(spec.Template, "base"), cmp.Or(spec.Name, fmt.Sprint("workspace-", len(w.all)+1))
 	if !appNames.MatchString(spec.Name) {
 		return engi.Workspace{}, engi.Errorf(engi.Invalid, "%.80q is not the name of a workspace", spec.Name)
@@ -107,13 +110,15 @@ func (w *Workspaces) Create(_ context.Context, spec engi.WorkspaceSpec) (engi.Wo
 	for _, x := range w.all {
 		switch {
 		case x.Owner != spec.Owner:
+		case spec.Idempotency != "" && x.key == spec.Idempotency && x.print != print:
+			return engi.Workspace{}, errRepeated
 		case spec.Idempotency != "" && x.key == spec.Idempotency:
 			return x.copyOf(), nil
 		case x.Name == spec.Name:
 			return engi.Workspace{}, engi.Errorf(engi.Conflict, "there is a workspace %q already", spec.Name).WithRemedy("choose another name")
 		}
 	}
-	x := &workspace{key: spec.Idempotency, keys: map[string]string{}, Workspace: engi.Workspace{
+	x := &workspace{key: spec.Idempotency, print: print, keys: map[string]string{}, Workspace: engi.Workspace{
 		ID: engi.NewWorkspaceID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.WorkspaceStopped,
 		Collaborators: spec.Collaborators, Metadata: spec.Metadata, Created: appMoment,
 	}}

@@ -30,7 +30,7 @@ type rule struct{ pkg, own, ext string }
 
 // everywhere lists packages that all others below internal and cmd may import, like
 // the standard library.
-const everywhere = "atomicfile clip clock undo"
+const everywhere = "atomicfile clip clock idempotency undo"
 
 var rules = []rule{
 	{"engi", "", ""},
@@ -38,6 +38,7 @@ var rules = []rule{
 	{"clip", "", ""},
 	{"clock", "engi", ""},
 	{"undo", "", ""},
+	{"idempotency", "engi", ""},
 	{"spelling", "", ""},
 	{"patch", "engi", "github.com/rogpeppe/go-internal/diff"},
 	{"sandbox/priority", "", "golang.org/x/sys/..."},

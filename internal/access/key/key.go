@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base32"
 	"regexp"
 	"slices"
 	"strings"
@@ -173,17 +172,12 @@ func (r *Keyring) Live(ctx context.Context, owner engi.Owner) ([]engi.Key, error
 	return l.keys, nil
 }
 
-// IDFor returns the ID of the key that a request with this idempotency key
-// creates for its caller. It is the same for every repetition of the request, and
-// differs for other callers.
-func IDFor(caller, idempotency string) string {
-	sum := sha256.Sum256([]byte(caller + "\x00" + idempotency))
-	return idPrefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:26]
-}
+// NewID returns a new ID for a key.
+func NewID() string { return idPrefix + strings.ToLower(rand.Text()) }
 
 // Create stores a new key with k's Owner, Name, Admin, Scopes and Expires, and
 // returns it with its secret, which cannot be read again. ID is empty, which means a
-// random one, or from [IDFor]. It reports Invalid for bad names and scopes, no
+// new one, or from [NewID]. It reports Invalid for bad names and scopes, no
 // owner and an expiry in the past, and Conflict for an ID that exists.
 func (r *Keyring) Create(ctx context.Context, k engi.Key) (engi.Key, string, error) {
 	if k.Name == fileKeyName {
@@ -200,7 +194,7 @@ func (r *Keyring) Create(ctx context.Context, k engi.Key) (engi.Key, string, err
 
 func (r *Keyring) put(ctx context.Context, k engi.Key, secret string) (engi.Key, error) {
 	if k.ID == "" {
-		k.ID = idPrefix + strings.ToLower(rand.Text())
+		k.ID = NewID()
 	}
 	k.Created = now()
 	k.Expires = k.Expires.UTC()

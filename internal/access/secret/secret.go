@@ -34,10 +34,9 @@ import (
 )
 
 const (
-	maxValue    = 64 << 10 // maximum bytes of a value
-	maxSecrets  = 1000     // maximum number of secrets of one owner
-	maxMetadata = 64       // maximum number of pairs
-	maxText     = 256      // maximum bytes of each side of a pair
+	maxSecrets  = 1000 // maximum number of secrets of one owner
+	maxMetadata = 64   // maximum number of pairs
+	maxText     = 256  // maximum bytes of each side of a pair
 	idPrefix    = "sec_"
 	keySize     = 32
 	maxAttempts = 8 // attempts to update a secret that others update at the same time
@@ -473,8 +472,10 @@ func (s *Service) Use(ctx context.Context, viewer engi.Viewer, idOrName string) 
 
 // check checks a value and metadata. Its errors do not contain them.
 func check(value string, metadata map[string]string) error {
-	if value == "" || len(value) > maxValue {
-		return engi.Errorf(engi.Invalid, "the value has %d bytes", len(value)).WithRemedy("use 1 to %d bytes", maxValue)
+	var f engi.Faults
+	f.Secret(value)
+	if err := f.Err(); err != nil {
+		return err
 	}
 	if len(metadata) > maxMetadata {
 		return engi.Errorf(engi.Invalid, "there are %d pairs of metadata", len(metadata)).WithRemedy("use at most %d", maxMetadata)

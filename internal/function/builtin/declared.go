@@ -76,7 +76,7 @@ func (s Services) Declare(d Declared) (_ function.Function, err error) {
 			return f, engi.Errorf(engi.Unsupported, "this node runs no programs")
 		}
 		if len(d.Program.Files[0].Data) > maxCode {
-			return f, engi.Errorf(engi.Invalid, "its program has %d bytes, %d at most", len(d.Program.Files[0].Data), maxCode)
+			return f, engi.TooLarge("its program has %d bytes, %d at most", len(d.Program.Files[0].Data), maxCode)
 		}
 		f.Run = func(ctx context.Context, r *function.Run) (any, error) { return s.runProgram(ctx, r, d) }
 		return f, nil

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -120,8 +121,12 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime)) // some writers in tests have no deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxCall))
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		write(w, refusal(http.StatusRequestEntityTooLarge, "the body is too large"))
+		return
+	}
 	if err != nil {
-		write(w, refusal(http.StatusBadRequest, "the body cannot be read, or is too large"))
+		write(w, refusal(http.StatusBadRequest, "the body cannot be read"))
 		return
 	}
 	if err := e.verify(r, body, time.Now()); err != nil {

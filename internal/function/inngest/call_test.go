@@ -179,7 +179,7 @@ func TestBadCalls(t *testing.T) {
 		{"POST", callPath, "[]", 400},
 		{"POST", callPath, `{"event":{"data":{"run":"../x"}}}`, 400},
 		{"POST", callPath, `{"event":{"data":{"run":7}}}`, 400},
-		{"POST", callPath, strings.Repeat(" ", maxCall+1), 400},
+		{"POST", callPath, strings.Repeat(" ", maxCall+1), 413},
 		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":7}}`), 500},
 		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":{"data":"{"}}`), 500},
 		{"POST", callPath, body(engi.NewFunctionRunID(), `{"`+digest1("only")+`":null}`), 500},

@@ -273,7 +273,7 @@ func Defaults() Config {
 		Max:      limitsOf(fleet.MaxLimits()),
 		Admission: Admission{
 			MaxSandboxes: 256, MaxQueue: 1024, OnEmpty: string(engi.PoolBootSync), ClaimTimeout: Duration(30 * time.Second), MaxWait: Duration(600 * time.Millisecond),
-			Boots: cpus(), MaxCode: 8 << 20, MaxInput: 32 << 20,
+			Boots: cpus(), MaxCode: engi.DefaultFile, MaxInput: engi.DefaultInput,
 		},
 		Preview:   Preview{Domain: "localhost", Rate: 500},
 		Templates: Templates{Grace: Duration(24 * time.Hour)},

@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	maxForks  = 64 // maximum number of forks of one call
-	forkBoots = 4  // maximum number of concurrent boots of one fork
+	forkBoots = 4 // maximum number of concurrent boots of one fork
 )
 
 // Snapshot implements engi.Lifecycle.
@@ -139,8 +138,8 @@ func (s *sandboxes) dropTemp(dir string) {
 func (s *sandboxes) Fork(ctx context.Context, viewer engi.Viewer, id engi.SandboxID, spec engi.ForkSpec) (_ []engi.Forked, err error) {
 	defer engi.Annotate(&err, "fork sandbox %s", id)
 	switch {
-	case spec.Count < 1 || spec.Count > maxForks:
-		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, maxForks)
+	case spec.Count < 1 || spec.Count > engi.MaxForks:
+		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, engi.MaxForks)
 	case spec.IDs != nil && len(spec.IDs) != spec.Count:
 		return nil, engi.Errorf(engi.Invalid, "%d IDs for %d copies", len(spec.IDs), spec.Count)
 	}
@@ -208,7 +207,8 @@ func (s *sandboxes) forkOne(ctx context.Context, id engi.SandboxID, rec SandboxR
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 	sb, err := s.createFresh(ctx, c, id)
-	return s.created(sb, "fork", began, err)
+	r, err := s.created(sb, "fork", began, err)
+	return r.Sandbox, err
 }
 
 // pinSnapshots prevents the removal of the templates that snapshots need, and

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
 	"github.com/engi-dev/engi/internal/sandbox/guest"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
@@ -68,7 +69,7 @@ func (s *sandboxes) prepare(ctx context.Context, spec engi.SandboxSpec) (_ *crea
 		Idempotency: spec.Idempotency,
 	}}
 	if spec.Idempotency != "" {
-		c.rec.Fingerprint = fingerprint(spec)
+		c.rec.Fingerprint = cmp.Or(spec.Fingerprint, idempotency.Fingerprint(spec))
 	}
 	name := cmp.Or(spec.Template, s.opt.Template)
 	if spec.Snapshot != "" {
@@ -158,25 +159,21 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 		return engi.Sandbox{}, err
 	}
 	defer c.release()
-	if spec.Idempotency != "" {
-		unlock, err := s.lockKey(ctx, spec.Owner, spec.Idempotency)
-		if err != nil {
-			return engi.Sandbox{}, err
-		}
-		defer unlock()
-		older, err := s.opt.Store.RepeatedSandbox(ctx, spec.Owner, spec.Idempotency)
-		switch {
-		case err == nil && older.Fingerprint != c.rec.Fingerprint:
-			return engi.Sandbox{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, sandbox %s", older.ID).
-				WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-		case err == nil:
-			return s.Get(ctx, spec.Owner.Viewer(), older.ID)
-		case !engi.Is(err, engi.NotFound):
-			return engi.Sandbox{}, err
-		}
-	}
-	if c.booking, err = s.book(ctx, &booking{owner: spec.Owner, size: c.rec.Size}); err != nil {
+	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: c.rec.Fingerprint}
+	r, repeated, err := idempotency.Once(ctx, s.keys, request, s.opt.Store.SandboxByIdempotencyKey, func() (SandboxRecord, error) { return s.create(ctx, c, spec, began) })
+	if err != nil {
 		return engi.Sandbox{}, err
+	}
+	if repeated {
+		return s.Get(ctx, spec.Owner.Viewer(), r.ID)
+	}
+	return r.Sandbox, nil
+}
+
+// create books and creates a sandbox.
+func (s *sandboxes) create(ctx context.Context, c *creation, spec engi.SandboxSpec, began time.Time) (_ SandboxRecord, err error) {
+	if c.booking, err = s.book(ctx, &booking{owner: spec.Owner, size: c.rec.Size}); err != nil {
+		return SandboxRecord{}, err
 	}
 	defer s.unbook(c.booking)
 	ctx, cancel := context.WithTimeout(ctx, createTimeout)
@@ -197,40 +194,14 @@ func (s *sandboxes) Create(ctx context.Context, spec engi.SandboxSpec) (_ engi.S
 
 // created unlocks a new sandbox and counts it in the metrics, unless its creation failed with
 // err.
-func (s *sandboxes) created(sb *sandbox, how string, began time.Time, err error) (engi.Sandbox, error) {
+func (s *sandboxes) created(sb *sandbox, how string, began time.Time, err error) (SandboxRecord, error) {
 	if err != nil {
-		return engi.Sandbox{}, err
+		return SandboxRecord{}, err
 	}
 	s.metrics.created.WithLabelValues(how).Observe(time.Since(began).Seconds())
 	sb.unlock()
 	s.deadlineChanged()
-	return sb.record().Sandbox, nil
-}
-
-// lockKey waits until no other caller is creating a sandbox with the same idempotency key.
-func (s *sandboxes) lockKey(ctx context.Context, owner engi.Owner, key string) (unlock func(), err error) {
-	k := [2]string{string(owner), key}
-	for {
-		s.mu.Lock()
-		busy := s.creating[k]
-		if busy == nil {
-			mine := make(chan struct{})
-			s.creating[k] = mine
-			s.mu.Unlock()
-			return func() {
-				s.mu.Lock()
-				delete(s.creating, k)
-				s.mu.Unlock()
-				close(mine)
-			}, nil
-		}
-		s.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, engi.Errorf(engi.Expired, "wait for another request: %v", context.Cause(ctx))
-		}
-	}
+	return sb.record(), nil
 }
 
 // createFromPool creates a sandbox on a warm instance. It returns a locked sandbox,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 	"github.com/engi-dev/engi/internal/undo"
@@ -26,6 +27,7 @@ type executions struct {
 	pools       *pools
 	sandboxes   *sandboxes   // books the quota of executions
 	queuedBytes *engi.Shares // bytes of the programs of waiting executions
+	keys        *idempotency.Keys
 
 	mu   sync.Mutex
 	runs map[engi.ExecutionID]*run // runs that have not ended; guarded by mu
@@ -34,7 +36,7 @@ type executions struct {
 var _ engi.Executions = (*executions)(nil)
 
 func newExecutions(all *shared, p *pools, s *sandboxes) *executions {
-	return &executions{shared: all, pools: p, sandboxes: s, queuedBytes: engi.NewShares(maxQueuedBytes), runs: map[engi.ExecutionID]*run{}}
+	return &executions{shared: all, pools: p, sandboxes: s, queuedBytes: engi.NewShares(maxQueuedBytes), keys: idempotency.NewKeys(nil), runs: map[engi.ExecutionID]*run{}}
 }
 
 // get returns owner's run, or nil if no such run is going on.
@@ -110,18 +112,22 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 	if err != nil {
 		return engi.Execution{}, err
 	}
-	if j.idempotency != "" {
-		older, err := e.opt.Store.Repeated(ctx, j.owner, j.idempotency)
-		if err == nil {
-			return e.repeated(older, j)
-		}
-		if !engi.Is(err, engi.NotFound) {
-			return engi.Execution{}, err
-		}
+	request := idempotency.Request{Owner: j.owner, Key: j.idempotency, Fingerprint: j.fingerprint}
+	r, repeated, err := idempotency.Once(ctx, e.keys, request, e.opt.Store.ByIdempotencyKey, func() (Record, error) { return e.start(ctx, spec.Template, j, began) })
+	if err != nil {
+		return engi.Execution{}, err
 	}
+	if repeated {
+		return e.present(r)
+	}
+	return r.Execution, nil
+}
+
+// start records a new execution and starts or queues it.
+func (e *executions) start(ctx context.Context, template string, j *job, began time.Time) (_ Record, err error) {
 	if j.booking, err = e.sandboxes.book(ctx, &booking{owner: j.owner, size: j.size, of: anExecution}); err != nil {
 		e.metrics.refused.WithLabelValues(engi.KindOf(err).String()).Inc()
-		return engi.Execution{}, err
+		return Record{}, err
 	}
 	defer func() { e.sandboxes.unbook(j.booking) }() // a no-op if a run has taken over the booking
 	rec := Record{
@@ -130,7 +136,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 			Owner:    j.owner,
 			State:    engi.ExecutionQueued,
 			Language: j.program.Language,
-			Template: spec.Template,
+			Template: template,
 			Created:  began.UTC(),
 		},
 		Idempotency: j.idempotency,
@@ -149,7 +155,7 @@ func (e *executions) Start(ctx context.Context, spec engi.ExecutionSpec) (_ engi
 }
 
 // startNow records and starts an execution in a claimed instance.
-func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *instance, began time.Time) (engi.Execution, error) {
+func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *instance, began time.Time) (Record, error) {
 	rec.State = engi.ExecutionRunning
 	rec.Sandbox = inst.rec.ID
 	rec.Started = time.Now().UTC()
@@ -158,16 +164,12 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 	used, err := inst.assign(r, rec)
 	if err != nil {
 		e.pools.retire(inst, true)
-		return engi.Execution{}, err
+		return Record{}, err
 	}
-	older, err := e.opt.Store.Create(ctx, rec, recordOfUse(used))
-	if err != nil {
+	if err := e.opt.Store.Create(ctx, rec, recordOfUse(used)); err != nil {
 		inst.unassign()
 		e.pools.giveBack(inst)
-		if engi.Is(err, engi.Conflict) && older.ID != "" {
-			return e.repeated(older, j)
-		}
-		return engi.Execution{}, err
+		return Record{}, err
 	}
 	took := time.Since(began)
 	e.metrics.claims.WithLabelValues("ready").Observe(took.Seconds())
@@ -178,16 +180,7 @@ func (e *executions) startNow(ctx context.Context, rec Record, j *job, inst *ins
 		// will find that no program ran.
 		e.pools.retire(inst, true)
 	}
-	return rec.Execution, nil
-}
-
-// repeated returns the first execution of a repeated request.
-func (e *executions) repeated(older Record, j *job) (engi.Execution, error) {
-	if older.Fingerprint != j.fingerprint {
-		return engi.Execution{}, engi.Errorf(engi.Conflict, "idempotency key was used before for another request, execution %s", older.ID).
-			WithRemedy("use a fresh key for each request, and the same key only to repeat one")
-	}
-	return e.present(older)
+	return rec, nil
 }
 
 // A queuedProgram is the program of a waiting execution, as stored on disk.
@@ -200,13 +193,13 @@ type queuedProgram struct {
 }
 
 // queue queues an execution until there is an instance for it.
-func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execution, error) {
+func (e *executions) queue(ctx context.Context, rec Record, j *job) (Record, error) {
 	onEmpty, patience, cfg := e.pools.policy(j.key)
 	onEmpty = cmp.Or(j.onEmpty, onEmpty)
 	patient := j.patience > 0
 	patience = cmp.Or(j.patience, patience)
 	if onEmpty == engi.PoolReject {
-		return engi.Execution{}, engi.Errorf(engi.Exhausted, "no warm sandbox of %s is ready", j.key).
+		return Record{}, engi.Errorf(engi.Exhausted, "no warm sandbox of %s is ready", j.key).
 			WithRemedy("try again in a moment, or ask with on_empty 'wait' or 'boot_sync'").
 			WithRetry(e.pools.sched.Retry(1))
 	}
@@ -214,26 +207,22 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	defer u.Run()
 	size := programSize(&j.program)
 	if !e.queuedBytes.Take(j.owner, size) {
-		return engi.Execution{}, engi.Errorf(engi.Exhausted, "your programs that wait for a sandbox have %d bytes already", e.queuedBytes.Of(j.owner)).
+		return Record{}, engi.Errorf(engi.Exhausted, "your programs that wait for a sandbox have %d bytes already", e.queuedBytes.Of(j.owner)).
 			WithRemedy("wait and try again").WithRetry(e.pools.sched.Retry(1))
 	}
 	u.Add(func() { e.queuedBytes.Give(j.owner, size) })
 	joined := time.Now()
 	ticket, err := e.pools.sched.Join(j.key, cfg, j.template.Digest, j.owner, patient, joined)
 	if err != nil {
-		return engi.Execution{}, err
+		return Record{}, err
 	}
 	u.Add(func() { e.leave(ticket) })
 	if err := e.files.putQueued(rec.ID, queuedProgram{Program: j.program, Key: j.key, Size: j.size, Patience: patience, Network: j.network}); err != nil {
-		return engi.Execution{}, err
+		return Record{}, err
 	}
 	u.Add(func() { e.files.dropQueued(rec.ID) })
-	older, err := e.opt.Store.Create(ctx, rec, nil)
-	if err != nil {
-		if engi.Is(err, engi.Conflict) && older.ID != "" {
-			return e.repeated(older, j)
-		}
-		return engi.Execution{}, err
+	if err := e.opt.Store.Create(ctx, rec, nil); err != nil {
+		return Record{}, err
 	}
 	u.Keep()
 	r := e.newRun(rec)
@@ -241,7 +230,7 @@ func (e *executions) queue(ctx context.Context, rec Record, j *job) (engi.Execut
 	if !e.drive(r, func() { e.waitForInstance(r, ticket, size, patience, joined) }) {
 		e.leave(ticket) // the next node queues it again
 	}
-	return rec.Execution, nil
+	return rec, nil
 }
 
 // leave gives up a ticket, and returns its instance to the pool if the ticket was served.

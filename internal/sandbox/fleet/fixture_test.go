@@ -471,9 +471,9 @@ func (s *faultyStore) check(act string) error {
 	return s.fault(act)
 }
 
-func (s *faultyStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) (fleet.Record, error) {
+func (s *faultyStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) error {
 	if err := s.check("Create"); err != nil {
-		return fleet.Record{}, err
+		return err
 	}
 	return s.Store.Create(ctx, r, b)
 }
@@ -505,9 +505,9 @@ type failingStore struct {
 	dead *atomic.Bool
 }
 
-func (s failingStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) (fleet.Record, error) {
+func (s failingStore) Create(ctx context.Context, r fleet.Record, b *fleet.SandboxRecord) error {
 	if s.dead.Load() {
-		return fleet.Record{}, errDead
+		return errDead
 	}
 	return s.Store.Create(ctx, r, b)
 }

@@ -173,7 +173,7 @@ func TestFork(t *testing.T) {
 	if left := fx.files(); len(left) != 0 {
 		t.Errorf("files left: %v", left)
 	}
-	for _, count := range []int{0, 65} {
+	for _, count := range []int{0, engi.MaxForks + 1} {
 		_, err := n.Lifecycle().Fork(t.Context(), "alice", s.ID, engi.ForkSpec{Count: count})
 		wantKind(t, "a bad count", err, engi.Invalid)
 	}

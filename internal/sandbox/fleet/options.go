@@ -141,7 +141,7 @@ func MaxLimits() engi.Limits {
 			OpenFiles: 1 << 20,
 		},
 		Timeout:       24 * time.Hour,
-		Output:        64 << 20,
+		Output:        engi.MaxOutput,
 		ArtifactBytes: 1 << 30,
 		ArtifactCount: 10_000,
 	}
@@ -163,8 +163,8 @@ func complete(o Options) (Options, error) {
 	o.MaxTimeout = cmp.Or(o.MaxTimeout, 10*time.Minute)
 	o.MaxSandboxes = cmp.Or(o.MaxSandboxes, 256)
 	o.MaxQueue = cmp.Or(o.MaxQueue, 1024)
-	o.MaxCode = cmp.Or(o.MaxCode, 8<<20)
-	o.MaxInput = cmp.Or(o.MaxInput, 32<<20)
+	o.MaxCode = cmp.Or(o.MaxCode, engi.DefaultFile)
+	o.MaxInput = cmp.Or(o.MaxInput, engi.DefaultInput)
 	o.Boots = cmp.Or(o.Boots, max(2, runtime.GOMAXPROCS(0)))
 	o.DemandIdle = cmp.Or(o.DemandIdle, 5*time.Minute)
 	o.KeepCount = cmp.Or(o.KeepCount, 10_000)

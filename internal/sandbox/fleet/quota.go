@@ -52,7 +52,7 @@ func (s *sandboxes) book(ctx context.Context, b *booking) (*booking, error) {
 	var day int
 	var stored int64
 	if b.of != aResumption && (q.PerDay > 0 || q.Disk > 0) {
-		unlock, err := s.lockKey(ctx, b.owner, quotaKey)
+		unlock, err := s.quotas.Acquire(ctx, [2]string{string(b.owner), quotaKey})
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +75,7 @@ func (s *sandboxes) store(ctx context.Context, b *booking, put func() error) err
 	if q := s.quota(b.owner); q.PerDay == 0 && q.Disk == 0 {
 		return put()
 	}
-	unlock, err := s.lockKey(ctx, b.owner, quotaKey)
+	unlock, err := s.quotas.Acquire(ctx, [2]string{string(b.owner), quotaKey})
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (s *sandboxes) reserveSnapshot(ctx context.Context, owner engi.Owner) (rele
 	if !ok || q.Snapshots == 0 && q.Disk == 0 {
 		return func() {}, nil
 	}
-	unlock, err := s.lockKey(ctx, owner, snapshotsKey)
+	unlock, err := s.quotas.Acquire(ctx, [2]string{string(owner), snapshotsKey})
 	if err != nil {
 		return nil, err
 	}

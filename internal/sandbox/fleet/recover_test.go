@@ -260,7 +260,7 @@ func TestUsedInstancesNeverComeBack(t *testing.T) {
 		n.kill()
 		r := fleettest.Record("alice", engi.ExecutionRunning)
 		r.Sandbox, r.Started = recs[0].ID, time.Now().UTC()
-		if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
+		if err := fx.store.Create(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 		written := make(chan struct{})
@@ -301,7 +301,7 @@ func TestRecordedRunThatNeverStarted(t *testing.T) {
 	}, Limits: fleet.DefaultLimits()}
 	sandbox := recs[0]
 	sandbox.Owner, sandbox.State, sandbox.Execution = "alice", engi.Running, r.ID
-	if _, err := fx.store.Create(t.Context(), r, &sandbox); err != nil {
+	if err := fx.store.Create(t.Context(), r, &sandbox); err != nil {
 		t.Fatal(err)
 	}
 	n = fx.start(pools(warmBash))
@@ -355,7 +355,7 @@ func TestQueuedExecutionWithoutProgramIsRefused(t *testing.T) {
 	r := fleet.Record{Execution: engi.Execution{
 		ID: engi.NewExecutionID(), Owner: "alice", State: engi.ExecutionQueued, Language: engi.Bash, Template: "base", Created: time.Now().UTC(),
 	}, Limits: fleet.DefaultLimits()}
-	if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
+	if err := fx.store.Create(t.Context(), r, nil); err != nil {
 		t.Fatal(err)
 	}
 	n := fx.start(nil)
@@ -447,7 +447,7 @@ func TestReconcile(t *testing.T) {
 	old, young := fleettest.Record("alice", engi.ExecutionRunning), fleettest.Record("alice", engi.ExecutionRunning)
 	young.Started = time.Now().UTC()
 	for _, r := range []fleet.Record{old, young} {
-		if _, err := fx.store.Create(t.Context(), r, nil); err != nil {
+		if err := fx.store.Create(t.Context(), r, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

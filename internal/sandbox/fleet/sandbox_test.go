@@ -209,6 +209,20 @@ func TestIdempotentCreate(t *testing.T) {
 	if s := n.create(spec); s.ID != ids[0] {
 		t.Errorf("after a crash the key leads to %s, want %s", s.ID, ids[0])
 	}
+
+	// A node that is killed before it has recorded the sandbox leaves the key free.
+	spec.Idempotency = "killed"
+	fx.store.Fail(func(string) error { n.dead.Store(true); return errDead })
+	if s, err := n.Sandboxes().Create(t.Context(), spec); err == nil {
+		t.Errorf("a killed node created %s", s.ID)
+	}
+	n.kill()
+	fx.store.Fail(nil)
+	n = fx.start(nil)
+	s := n.create(spec)
+	if again := n.create(spec); again.ID != s.ID || s.State != engi.Running {
+		t.Errorf("after a crash the key leads to %s, which is %s, and to %s", s.ID, s.State, again.ID)
+	}
 }
 
 func TestListSandboxes(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // sandboxes creates, hibernates, copies and ends the sandboxes of owners. It
@@ -17,10 +18,11 @@ type sandboxes struct {
 	pools   *pools
 	changed chan struct{} // receives when a deadline may have moved earlier
 
-	mu       sync.Mutex                  // guards live, bookings and creating
+	mu       sync.Mutex                  // guards live and bookings
 	live     map[engi.SandboxID]*sandbox // sandboxes that have not stopped
 	bookings map[*booking]bool           // bookings of sandboxes being created or woken
-	creating map[[2]string]chan struct{} // channels closed at the end of a creation, by owner and idempotency key
+	keys     *idempotency.Keys
+	quotas   *engi.KeyedSemaphore[[2]string] // locks by owner and quota
 
 	pinning sync.Mutex        // held during I/O; taken before mu
 	pinned  map[string]func() // release functions of the templates that snapshots need, by digest; guarded by pinning
@@ -38,7 +40,8 @@ func newSandboxes(all *shared, p *pools) *sandboxes {
 		changed:  make(chan struct{}, 1),
 		live:     map[engi.SandboxID]*sandbox{},
 		bookings: map[*booking]bool{},
-		creating: map[[2]string]chan struct{}{},
+		keys:     idempotency.NewKeys(nil),
+		quotas:   engi.NewKeyedSemaphore[[2]string](1),
 		pinned:   map[string]func(){},
 	}
 	p.sandboxDied = s.instanceDied

@@ -2,12 +2,10 @@ package fleet
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/fleet/pool"
 	"github.com/engi-dev/engi/internal/sandbox/guest/wire"
 )
@@ -87,7 +85,7 @@ func (e *executions) job(ctx context.Context, spec engi.ExecutionSpec, t engi.Te
 	}
 	j.network.Detail = nil // the detail is never shown again
 	if j.idempotency != "" {
-		j.fingerprint = fingerprint(spec)
+		j.fingerprint = idempotency.Fingerprint(spec)
 	}
 	return j, nil
 }
@@ -113,15 +111,6 @@ func (h *shared) chooseTier(least engi.Tier) (engi.Tier, error) {
 		}
 	}
 	return "", engi.Errorf(engi.Unsupported, "nothing on this node is as strong as tier %s", least)
-}
-
-// fingerprint returns a hash of spec: equal specs have equal fingerprints.
-func fingerprint(spec any) string {
-	h := sha256.New()
-	// Encoding to a hash fails only if a policy's Detail is not a JSON value,
-	// which the store refuses.
-	_ = json.NewEncoder(h).Encode(spec)
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // incomplete returns the error for a caller that needs more of a template than its first

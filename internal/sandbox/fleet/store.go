@@ -31,6 +31,16 @@ type SandboxRecord struct {
 	Fingerprint string // hash of the request, to distinguish a repetition from a mistake
 }
 
+// Requested implements [idempotency.Record].
+func (r Record) Requested() (id, fingerprint string) {
+	return "execution " + string(r.ID), r.Fingerprint
+}
+
+// Requested implements [idempotency.Record].
+func (r SandboxRecord) Requested() (id, fingerprint string) {
+	return "sandbox " + string(r.ID), r.Fingerprint
+}
+
 // A Store keeps records. It is safe for concurrent use. Data that a method has
 // written survives a kill -9 of the process. The guarantees are tested by
 // fleettest.RunStore.
@@ -43,22 +53,22 @@ type Store interface {
 //
 //  1. Create stores a new record, and the sandbox with it if s is not nil,
 //     both or neither. If the owner used r's Idempotency before, it stores
-//     nothing and returns the older record with Conflict.
+//     nothing and reports Conflict.
 //  2. Update replaces a record whose stored state is from, and the sandbox
 //     with it if s is not nil; it reports Conflict for any other state and
 //     NotFound for an unknown record. Created, Owner and Idempotency never
 //     change.
-//  3. Get and Repeated return a complete record or NotFound; Get reports NotFound
-//     for a record that viewer does not see.
+//  3. Get and ByIdempotencyKey return a complete record or NotFound; Get reports
+//     NotFound for a record that viewer does not see.
 //  4. List returns records without Output, newest first.
 //  5. Expire deletes ended records older than before, and the oldest ended
 //     ones beyond keep, at most limit of them, with their stopped sandboxes,
 //     and returns their IDs. Sandboxes that stopped before go too.
 type ExecutionStore interface {
-	Create(ctx context.Context, r Record, s *SandboxRecord) (Record, error)
+	Create(ctx context.Context, r Record, s *SandboxRecord) error
 	Update(ctx context.Context, from engi.ExecutionState, r Record, s *SandboxRecord) error
 	Get(ctx context.Context, viewer engi.Viewer, id engi.ExecutionID) (Record, error)
-	Repeated(ctx context.Context, owner engi.Owner, key string) (Record, error)
+	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)
 	List(ctx context.Context, viewer engi.Viewer, f engi.ExecutionFilter) ([]Record, error)
 	Expire(ctx context.Context, before time.Time, keep, limit int) ([]engi.ExecutionID, error)
 }
@@ -71,8 +81,8 @@ type ExecutionStore interface {
 //  8. ListSandboxes returns the records that viewer sees and that are not stopped, newest
 //     first.
 //  9. ForgetSandbox deletes a record; an unknown one is no error.
-//  10. RepeatedSandbox returns the record with the owner's Idempotency, or
-//     NotFound.
+//  10. SandboxByIdempotencyKey returns the record with the owner's Idempotency,
+//     or NotFound.
 //  11. EndedSandboxes returns the stopped ones created last, newest first and by
 //     ID of those created together: those that follow after, unless it is zero.
 //  12. CountSandboxes counts the owner's Made ones created at since or later,
@@ -82,7 +92,7 @@ type SandboxStore interface {
 	GetSandbox(ctx context.Context, viewer engi.Viewer, id engi.SandboxID) (SandboxRecord, error)
 	ListSandboxes(ctx context.Context, viewer engi.Viewer) ([]SandboxRecord, error)
 	ForgetSandbox(ctx context.Context, id engi.SandboxID) error
-	RepeatedSandbox(ctx context.Context, owner engi.Owner, key string) (SandboxRecord, error)
+	SandboxByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (SandboxRecord, error)
 	EndedSandboxes(ctx context.Context, viewer engi.Viewer, after SandboxRecord, limit int) ([]SandboxRecord, error)
 	CountSandboxes(ctx context.Context, owner engi.Owner, since time.Time) (int, error)
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"hash"
 	"hash/crc32"
 	"io"
@@ -29,8 +30,8 @@ func CheckPath(field, p string) error {
 		return fault(field, "it is missing")
 	case p[0] != '/':
 		return fault(field, "it is not absolute")
-	case len(p) > 4095:
-		return fault(field, "it is longer than 4095 bytes")
+	case len(p) > engi.MaxPath:
+		return fault(field, fmt.Sprintf("it is longer than %d bytes", engi.MaxPath))
 	case strings.ContainsRune(p, 0):
 		return fault(field, "it contains a NUL byte")
 	}

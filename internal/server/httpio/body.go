@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
 )
 
 // BodyTimeout is the maximum time for a client to send each MiB of a body.
@@ -109,6 +112,23 @@ func (b *Body) Complete() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return errors.Is(b.err, io.EOF)
+}
+
+// TooLarge returns the error for a body of more than most bytes.
+func TooLarge(most int64) error {
+	return engi.TooLarge("the body is larger than the %s this server accepts", v1.Bytes(most)).
+		WithRemedy("put large data into the template, or fetch it in parts")
+}
+
+// BodyError returns the error for a body that cannot be read through [http.MaxBytesReader] because of err.
+func BodyError(err error) error {
+	if over, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return TooLarge(over.Limit)
+	}
+	if engi.Is(err, engi.Invalid) {
+		return err
+	}
+	return engi.Errorf(engi.Unavailable, "read the body: %v", err)
 }
 
 // Drain discards the rest of a body, so that an

@@ -24,6 +24,17 @@ var Statuses = [...]int{
 	engi.Expired:     http.StatusGatewayTimeout,
 }
 
+// StatusOf returns the HTTP status for err.
+func StatusOf(err error) int {
+	if r, ok := errors.AsType[*Error](err); ok && r.Status != 0 {
+		return r.Status
+	}
+	if engi.IsTooLarge(err) {
+		return http.StatusRequestEntityTooLarge
+	}
+	return Statuses[engi.KindOf(err)]
+}
+
 // An Error is an error with more data than its kind implies: another status,
 // several faults, or headers.
 type Error struct {
@@ -62,7 +73,7 @@ func Describe(err error, request string) v1.Problem {
 	kind := engi.KindOf(err)
 	p := v1.Problem{
 		Type:      "urn:engi:problem:" + kind.String(),
-		Status:    Statuses[kind],
+		Status:    StatusOf(err),
 		Detail:    err.Error(),
 		Kind:      kind.String(),
 		Remedy:    engi.RemedyOf(err),
@@ -81,13 +92,10 @@ func Describe(err error, request string) v1.Problem {
 	}
 	if len(faults) > 1 {
 		for _, f := range faults {
-			p.Faults = append(p.Faults, v1.Fault(f))
+			p.Faults = append(p.Faults, v1.Fault{Field: f.Field, Detail: f.Detail})
 		}
 	}
 	if r, ok := errors.AsType[*Error](err); ok {
-		if r.Status != 0 {
-			p.Status = r.Status
-		}
 		p.Faults = append(p.Faults, r.Faults...)
 	}
 	p.Title = http.StatusText(p.Status)

@@ -193,8 +193,7 @@ func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
 	if err := check.err(); err != nil {
 		return v1.App{}, err
 	}
-	// The service stores the key, but not the request.
-	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) { return a.Create(c, spec) }})
+	x, err := a.Create(c, spec)
 	if err == nil {
 		c.location(appPath, string(x.ID))
 	}
@@ -257,7 +256,7 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 	if err := check.err(); err != nil {
 		return 0, err
 	}
-	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Edit(c, spec) }})
+	return a.Edit(c, spec)
 }
 
 // begin starts an apply. The body is released when it returns.
@@ -277,7 +276,7 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 	if err := spec.Faults().Err(); err != nil {
 		return 0, err
 	}
-	return once(c, q, creation[int64]{work: func([]string) (int64, error) { return a.Apply(c, spec) }})
+	return a.Apply(c, spec)
 }
 
 func (a *apps) watch(c *call, in *watchApp, _ none) error {

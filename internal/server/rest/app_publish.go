@@ -75,10 +75,7 @@ func (a *apps) branch(c *call, in *anApp, q v1.BranchRequest) (v1.App, error) {
 	if err := check.err(); err != nil {
 		return v1.App{}, err
 	}
-	// The service stores the key, but not the request.
-	x, err := once(c, q, creation[engi.App]{work: func([]string) (engi.App, error) {
-		return a.Branch(c, engi.BranchSpec{Viewer: c.viewer(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
-	}})
+	x, err := a.Branch(c, engi.BranchSpec{Viewer: c.viewer(), App: in.ID, Revision: q.Revision, Snapshot: q.Snapshot, Name: q.Name, Idempotency: c.key})
 	if err == nil {
 		c.location(appPath, string(x.ID))
 	}

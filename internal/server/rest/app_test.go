@@ -80,7 +80,11 @@ func TestAppIsEdited(t *testing.T) {
 	refused(t, ask(t, w, "POST", edit, `{"prompt":"x","model":"none"}`), 501, engi.Unsupported)
 	refused(t, ask(t, w, "POST", "/v1/apps/other/edit", `{"prompt":"x"}`), 404, engi.NotFound)
 	for _, body := range []string{`{}`, `{"prompt":" "}`, `{"prompt":"x","max_rounds":11}`, `{"prompt":"x","max_rounds":-1}`, `{"prompt":"x","max_cost":-1}`, `{"prompt":"x","max_cost":1e300}`, `{"prompt":"x","attempts":9}`, `{"prompt":"x","attempts":-1}`, `{"prompt":"` + strings.Repeat("x", 33<<10) + `"}`} {
-		refused(t, ask(t, w, "POST", edit, body), 400, engi.Invalid)
+		status := 400
+		if len(body) > engi.MaxEditPrompt {
+			status = 413
+		}
+		refused(t, ask(t, w, "POST", edit, body), status, engi.Invalid)
 	}
 }
 
@@ -149,7 +153,7 @@ func TestApps(t *testing.T) {
 	}
 	refused(t, ask(t, w, "POST", app+"/cancel", ""), 409, engi.Conflict)
 	refused(t, ask(t, w, "POST", app+"/apply", `{"text":" "}`), 400, engi.Invalid)
-	refused(t, ask(t, w, "POST", app+"/apply", strings.Repeat("x", 8<<20+1), "Content-Type", "text/plain; charset=utf-8"), 400, engi.Invalid)
+	refused(t, ask(t, w, "POST", app+"/apply", strings.Repeat("x", 8<<20+1), "Content-Type", "text/plain; charset=utf-8"), 413, engi.Invalid)
 	if rec := ask(t, w, "POST", app+"/apply", "x", "Content-Type", "text/html"); rec.Code != 415 {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}

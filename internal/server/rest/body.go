@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 	"github.com/engi-dev/engi/internal/server/strict"
@@ -99,7 +98,7 @@ func (c *call) free(body []byte) { c.s.held.Give(c.auth.Owner, int64(len(body)))
 func (c *call) readBody() (_ []byte, err error) {
 	s, r := c.s, c.r
 	if r.ContentLength > s.maxBody {
-		return nil, s.tooLarge()
+		return nil, httpio.TooLarge(s.maxBody)
 	}
 	rc := http.NewResponseController(c)
 	defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
@@ -124,7 +123,7 @@ func (c *call) readBody() (_ []byte, err error) {
 		taken += n
 		switch {
 		case int64(buf.Len()) > s.maxBody:
-			return nil, s.tooLarge()
+			return nil, httpio.TooLarge(s.maxBody)
 		case errors.Is(err, io.EOF):
 			return buf.Bytes(), nil
 		case err != nil && r.Context().Err() != nil:
@@ -133,10 +132,4 @@ func (c *call) readBody() (_ []byte, err error) {
 			return nil, httpio.Errorf(http.StatusRequestTimeout, "send the body faster, or in smaller parts", "reading the body: %v", err)
 		}
 	}
-}
-
-// tooLarge returns the error for a body over the limit.
-func (s *Server) tooLarge() error {
-	return httpio.Errorf(http.StatusRequestEntityTooLarge,
-		"put large data into the template, or fetch it in parts", "the body is larger than the %s this server accepts", v1.Bytes(s.maxBody))
 }

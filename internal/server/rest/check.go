@@ -24,7 +24,7 @@ func (c *checker) addf(field, format string, args ...any) { c.Addf(field, format
 // also adds the faults that a service would find.
 func (c *checker) also(all engi.Faults) {
 	for _, f := range all {
-		c.Addf(f.Field, "%s", f.Detail)
+		c.Add(f)
 	}
 }
 
@@ -55,8 +55,8 @@ func (c *checker) absolute(field, p string) {
 		c.addf(field, "it is missing")
 	case p[0] != '/':
 		c.addf(field, "%.80q is not absolute", p)
-	case len(p) > 4095:
-		c.addf(field, "it is longer than 4095 bytes")
+	case len(p) > engi.MaxPath:
+		c.addf(field, "it is longer than %d bytes", engi.MaxPath)
 	}
 	c.text(field, p)
 }

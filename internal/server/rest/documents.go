@@ -6,6 +6,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const documentPath = "/v1/docs"
@@ -109,12 +110,12 @@ func (d *documents) add(c *call, _ *none, q v1.DocumentRequest) (v1.Document, er
 		return v1.Document{}, err
 	}
 	// A document of an admin without an owner is visible to all.
-	x, err := once(c, q, creation[engi.Document]{
-		work: func([]string) (engi.Document, error) {
+	x, err := once(c, q, idempotency.Creation[engi.Document]{
+		Work: func([]string) (engi.Document, error) {
 			return d.Add(c, engi.DocumentSpec{Owner: c.owner(), Package: q.Package, Title: q.Title, URL: q.URL, Text: q.Text})
 		},
-		made: func(x engi.Document) []string { return []string{string(x.ID)} },
-		find: func(ids []string, _ bool) (engi.Document, error) { return d.find(c, engi.DocumentID(ids[0])) },
+		Made: func(x engi.Document) []string { return []string{string(x.ID)} },
+		Find: func(ids []string, _ bool) (engi.Document, error) { return d.find(c, engi.DocumentID(ids[0])) },
 	})
 	if err == nil {
 		c.location(documentPath, string(x.ID))

@@ -10,6 +10,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -177,11 +178,7 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	if err := e.mayStart(c, kind); err != nil {
 		return v1.Event{}, err
 	}
-	// The service stores the key, but not the request.
-	x, err := once(c, q, creation[engi.Event]{work: func([]string) (engi.Event, error) {
-		x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key})
-		return x, err
-	}})
+	x, _, err := e.functions.Send(c, engi.EventSpec{Owner: c.owner(), Type: kind, Data: q.Data, Idempotency: c.key, Fingerprint: c.fingerprint(q)})
 	return e.sent(c, x, err)
 }
 
@@ -206,13 +203,13 @@ func (e *events) replay(c *call, in *anEvent, q v1.ReplayRequest) (v1.Event, err
 	if err := e.mayStart(c, old.Type); err != nil {
 		return v1.Event{}, err
 	}
-	x, err := once(c, q, creation[engi.Event]{
-		work: func([]string) (engi.Event, error) {
+	x, err := once(c, q, idempotency.Creation[engi.Event]{
+		Work: func([]string) (engi.Event, error) {
 			x, _, err := e.functions.Replay(c, c.viewer(), in.ID, q.Function)
 			return x, err
 		},
-		made: func(x engi.Event) []string { return []string{string(x.ID)} },
-		find: func(ids []string, _ bool) (engi.Event, error) {
+		Made: func(x engi.Event) []string { return []string{string(x.ID)} },
+		Find: func(ids []string, _ bool) (engi.Event, error) {
 			return e.log.Get(c, c.viewer(), engi.EventID(ids[0]))
 		},
 	})

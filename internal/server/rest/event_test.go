@@ -78,10 +78,10 @@ func TestBadEvents(t *testing.T) {
 	x := read[v1.Event](t, ask(t, w, "POST", "/v1/events", `{"name":"engi/debug/echo"}`), 202)
 	for _, body := range []string{
 		`{}`, `{"name":""}`, `{"name":"a b"}`, `{"name":"x","data":[]}`, `{"name":"x","data":"y"}`, `{"name":"x","nonsense":1}`, `{"name":7}`, `[]`,
-		`{"name":"x","data":{"long":"` + strings.Repeat("x", 256<<10) + `"}}`,
 	} {
 		refused(t, ask(t, w, "POST", "/v1/events", body), 400, engi.Invalid)
 	}
+	refused(t, ask(t, w, "POST", "/v1/events", `{"name":"x","data":{"long":"`+strings.Repeat("x", 256<<10)+`"}}`), 413, engi.Invalid)
 	refused(t, ask(t, w, "POST", "/v1/events", `{"name":"x"}`, "Idempotency-Key", "a b"), 400, engi.Invalid)
 	refused(t, ask(t, w, "POST", "/v1/events/"+x.ID+"/replay", `{"function":"other"}`), 404, engi.NotFound)
 	for _, path := range []string{"/v1/events/x", "/v1/functions/runs/x", "/v1/functions/runs?event=x", "/v1/functions/runs/" + x.RunIDs[0] + "?wait=soon"} {

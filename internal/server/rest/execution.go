@@ -26,16 +26,8 @@ const (
 	inlineSize = 1 << 20          // maximum number of bytes of artifacts included in a result
 )
 
-// ExecutionLimits holds the limits on programs that have their own HTTP
-// status. A zero field leaves the check to Executions.
-type ExecutionLimits struct {
-	MaxCode  int64 // maximum number of bytes in one file of a program
-	MaxInput int64 // maximum number of bytes in all files and standard input
-}
-
 type executions struct {
 	engi.Executions
-	limits ExecutionLimits
 }
 
 type anExecution = byID[engi.ExecutionID]
@@ -68,8 +60,8 @@ type anArtifact struct {
 }
 
 // Executions returns the routes that run code.
-func Executions(service engi.Executions, limits ExecutionLimits) Resource {
-	x := &executions{service, limits}
+func Executions(service engi.Executions) Resource {
+	x := &executions{service}
 	const path = "/v1/executions"
 	exampleEvent := json.RawMessage(`{"type": "stdout", "offset": 3, "data": "42\\n"}`)
 	located := map[string]string{"Location": "path of the execution"}
@@ -138,9 +130,6 @@ func (x *executions) create(c *call, in *createExecution, q v1.ExecutionRequest)
 	if err != nil {
 		return err
 	}
-	if err := x.checkAmount(spec.Program); err != nil {
-		return err
-	}
 	started, err := x.Start(c, spec)
 	if err != nil {
 		return err
@@ -153,23 +142,6 @@ func (x *executions) create(c *call, in *createExecution, q v1.ExecutionRequest)
 		return x.await(c, started.ID)
 	}
 	return x.stream(c, started.ID, from)
-}
-
-// checkAmount refuses a program over the limits, with status 413.
-func (x *executions) checkAmount(p engi.Program) error {
-	const remedy = "put large data into the template, or let the program fetch it"
-	total := int64(len(p.Stdin))
-	for _, f := range p.Files {
-		n := int64(len(f.Data))
-		if x.limits.MaxCode > 0 && n > x.limits.MaxCode {
-			return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "file %.200q has %d bytes; this server takes %s at most", f.Path, n, v1.Bytes(x.limits.MaxCode))
-		}
-		total += n
-	}
-	if x.limits.MaxInput > 0 && total > x.limits.MaxInput {
-		return httpio.Errorf(http.StatusRequestEntityTooLarge, remedy, "the program and its input have %d bytes; this server takes %s at most", total, v1.Bytes(x.limits.MaxInput))
-	}
-	return nil
 }
 
 // await answers with the run's result. If the caller leaves before the run ends,

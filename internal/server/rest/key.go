@@ -9,6 +9,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const keyPath = "/v1/keys"
@@ -59,21 +60,35 @@ func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {
 			return v1.Key{}, invalid("expires_in", "that is after the year 9999; leave it out for a key that never expires")
 		}
 	}
-	if c.key != "" {
-		k.ID = key.IDFor(c.auth.ID, c.key)
+	create := func(ids []string) (v1.Key, error) {
+		k.ID = idempotency.FirstID[string](ids)
+		made, secret, err := s.Create(c, k)
+		if err != nil {
+			return v1.Key{}, err
+		}
+		answer := keyOf(made)
+		answer.Secret = secret
+		return answer, nil
 	}
-	made, secret, err := s.Create(c, k)
-	if engi.Is(err, engi.Conflict) && k.ID != "" {
-		return v1.Key{}, engi.Errorf(engi.Conflict, "this Idempotency-Key made key %s already, whose secret was shown then", k.ID).
-			WithRemedy("if the secret is lost, revoke the key and create another with a new Idempotency-Key")
-	}
+	answer, err := once(c, q, idempotency.Creation[v1.Key]{
+		IDs:  []string{key.NewID()},
+		Work: create,
+		Find: func(ids []string, ended bool) (v1.Key, error) {
+			if !ended {
+				// If the key does not exist yet, it is created now.
+				if x, err := create(ids); !engi.Is(err, engi.Conflict) {
+					return x, err
+				}
+			}
+			return v1.Key{}, engi.Errorf(engi.Conflict, "this Idempotency-Key created key %s, whose secret was shown then", ids[0]).
+				WithRemedy("if the secret is lost, revoke the key and create another with a new Idempotency-Key")
+		},
+	})
 	if err != nil {
 		return v1.Key{}, err
 	}
-	answer := keyOf(made)
-	answer.Secret = secret
 	c.Header().Set("Cache-Control", "no-store")
-	c.location(keyPath, made.ID)
+	c.location(keyPath, answer.ID)
 	return answer, nil
 }
 

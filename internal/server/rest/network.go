@@ -19,7 +19,6 @@ import (
 
 // Limits on the lists of one policy.
 const (
-	maxRules   = policy.MaxRules
 	maxGrants  = 100
 	maxHeaders = 100 // maximum number of headers in one rule
 )
@@ -92,8 +91,8 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 	c.oneOf(at("mode"), q.Mode, networkModes())
 	p := engi.NetworkPolicy{Mode: engi.Network(q.Mode), Allow: q.Allow, Deny: q.Deny, Group: q.Group, Name: q.Name}
 	for name, list := range map[string][]string{"allow": q.Allow, "deny": q.Deny} {
-		if len(list) > maxRules {
-			c.addf(at(name), "there are more than %d", maxRules)
+		if len(list) > engi.MaxRules {
+			c.addf(at(name), "there are more than %d", engi.MaxRules)
 			return p
 		}
 		for i, rule := range list {

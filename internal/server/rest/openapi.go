@@ -10,6 +10,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -88,8 +90,8 @@ func (d *description) add(r *Route) {
 	}
 	if r.Creates != "" {
 		op.Parameters = append(op.Parameters, &huma.Param{
-			Name: keyHeader, In: "header", Description: r.Creates,
-			Schema: &huma.Schema{Type: huma.TypeString, Description: r.Creates, MaxLength: new(maxKey)},
+			Name: idempotency.Header, In: "header", Description: r.Creates,
+			Schema: &huma.Schema{Type: huma.TypeString, Description: r.Creates, MaxLength: new(engi.MaxKey)},
 		})
 	}
 	for _, a := range r.Answers {

@@ -7,8 +7,6 @@ import (
 	"iter"
 	"net/http"
 	"strconv"
-	"strings"
-	"unicode"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
@@ -17,9 +15,6 @@ import (
 )
 
 const (
-	maxActionName = 128
-	maxActionData = 64 << 10
-
 	pageType = "text/html; charset=utf-8"
 	// pagePolicy makes a page inert: it can be shown, and nothing else. Models write pages, and
 	// their origin is that of the API.
@@ -94,26 +89,13 @@ func Pages(service engi.Pages) Resource {
 }
 
 func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err error) {
-	var check checker
-	switch {
-	case q.Action == "":
-		check.addf("action", "it is missing")
-	case len(q.Action) > maxActionName:
-		check.addf("action", "it is longer than %d bytes", maxActionName)
-	case strings.ContainsFunc(q.Action, func(r rune) bool { return !unicode.IsPrint(r) }):
-		check.addf("action", "it has something other than printable characters in it")
-	}
-	switch {
-	case len(q.Data) > maxActionData:
-		check.addf("data", "it is longer than %d bytes", maxActionData)
-	case string(q.Data) == "null":
+	if string(q.Data) == "null" {
 		q.Data = nil
-	case len(q.Data) > 0 && q.Data[0] != '{':
-		check.addf("data", "it is not an object")
 	}
-	check.text("agent", q.Agent)
-	check.text("model", q.Model)
-	if err := check.err(); err != nil {
+	action := engi.PageAction{
+		Viewer: c.viewer(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
+	}
+	if err := action.Faults().Err(); err != nil {
 		return err
 	}
 	format, streams := pagestream.Formats()[cmp.Or(in.Format, "engi")], c.form != httpio.JSON
@@ -134,12 +116,7 @@ func (u *pageRoutes) act(c *call, in *pageAct, q v1.PageActionRequest) (err erro
 		}
 		defer leave()
 	}
-	// The service stores the key, but not the request.
-	seq, err := once(c, q, creation[int64]{work: func([]string) (int64, error) {
-		return u.Act(c, engi.PageAction{
-			Viewer: c.viewer(), Session: in.ID, Action: q.Action, Data: q.Data, Agent: q.Agent, Model: q.Model, Scopes: c.auth.Scopes, Idempotency: c.key,
-		})
-	}})
+	seq, err := u.Act(c, action)
 	switch {
 	case err != nil:
 		return err

@@ -11,6 +11,7 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/guesthttp"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -143,8 +144,8 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	if len(q.Tag) > 128 || strings.ContainsFunc(q.Tag, func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' }) {
 		c.addf("tag", "it is longer than 128 bytes, or has a slash or something invisible in it")
 	}
-	if q.Output > 64<<20 {
-		c.addf("output", "%s is more than the 64MiB that can be kept", q.Output)
+	if q.Output > engi.MaxOutput {
+		c.addf("output", "%s is more than the %s that can be kept", q.Output, v1.Bytes(engi.MaxOutput))
 	}
 	if q.Stdin {
 		cmd.Stdin = engi.StdinPipe
@@ -172,13 +173,13 @@ func (p *processes) start(c *call, in *aSandbox, q v1.ProcessRequest) error {
 	began := time.Now().UTC()
 	// The guest stores the ID. If it already has a process with this ID, it
 	// attaches to that process.
-	started, err := once(c, q, creation[engi.Process]{
-		ids: []string{"prc_" + strings.ToLower(rand.Text())},
-		work: func(ids []string) (engi.Process, error) {
-			cmd.ID = firstID[string](ids)
+	started, err := once(c, q, idempotency.Creation[engi.Process]{
+		IDs: []string{"prc_" + strings.ToLower(rand.Text())},
+		Work: func(ids []string) (engi.Process, error) {
+			cmd.ID = idempotency.FirstID[string](ids)
 			return g.Start(c, cmd)
 		},
-		find: func(ids []string, _ bool) (engi.Process, error) { return g.Attach(c, ids[0]) },
+		Find: func(ids []string, _ bool) (engi.Process, error) { return g.Attach(c, ids[0]) },
 	})
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -29,8 +30,8 @@ import (
 type Options struct {
 	Keys engi.Keys // authenticates callers
 
-	Idempotency engi.Idempotency // stores Idempotency-Keys; nil refuses the keys that services do not store themselves
-	Secret      []byte           // key for the fingerprints of requests, which may have secrets
+	Idempotency idempotency.Reservations // stores Idempotency-Keys; nil refuses the keys that services do not store themselves
+	Secret      []byte                   // key for the fingerprints of requests, which may have secrets
 
 	Version  string                // version of the build
 	Started  time.Time             // zero means now
@@ -54,9 +55,8 @@ type Server struct {
 	keys    engi.Keys
 	version string
 
-	idempotency engi.Idempotency
-	secret      []byte
-	keyLocks    *engi.KeyedSemaphore[string] // locks by owner and Idempotency-Key
+	secret       []byte
+	reservations *idempotency.Keys
 
 	started time.Time
 	log     *slog.Logger
@@ -82,7 +82,7 @@ func New(o Options, resources ...Resource) *Server {
 		panic("rest: Keys is missing in Options")
 	}
 	s := &Server{
-		keys: o.Keys, idempotency: o.Idempotency, keyLocks: engi.NewKeyedSemaphore[string](1), secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
+		keys: o.Keys, reservations: idempotency.NewKeys(o.Idempotency), secret: o.Secret, version: o.Version, started: o.Started, log: o.Log, meter: newMeter(o.Register), origins: o.Origins, beat: o.Beat, leave: o.Leave,
 		maxBody: o.MaxBody, mux: http.NewServeMux(),
 	}
 	for _, h := range o.Hosts {

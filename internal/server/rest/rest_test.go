@@ -108,7 +108,7 @@ func TestAnswerIsTheResult(t *testing.T) {
 }
 
 func TestBadInput(t *testing.T) {
-	w := newFixture(t, func(o *apitest.Options) { o.MaxBody, o.Limits.MaxCode, o.Limits.MaxInput = 1<<20, 1<<16, 1<<17 })
+	w := newFixture(t, func(o *apitest.Options) { o.MaxBody, o.Bounds.File, o.Bounds.Input = 1<<20, 1<<16, 1<<17 })
 	const post, x = "POST", "/v1/executions"
 	files := func(paths ...string) string {
 		var list []map[string]string
@@ -141,8 +141,8 @@ func TestBadInput(t *testing.T) {
 		"entry elsewhere":    {post, x, `{"language":"go","files":[{"path":"a"}],"entry":"b"}`, nil, 400, engi.Invalid, "not one of the files"},
 		"code and entry":     {post, x, with("entry", `"x.py"`), nil, 400, engi.Invalid, "leave entry out"},
 		"too much code":      {post, x, program(strings.Repeat("x", 2<<20)), nil, 413, engi.Invalid, "1MiB"},
-		"a large file":       {post, x, program(strings.Repeat("x", 1<<16+1)), nil, 413, engi.Invalid, `"main.py" has 65537 bytes; this server takes 64KiB`},
-		"large files":        {post, x, with("stdin", `"`+strings.Repeat("x", 1<<17)+`"`), nil, 413, engi.Invalid, "have 131082 bytes; this server takes 128KiB"},
+		"a large file":       {post, x, program(strings.Repeat("x", 1<<16+1)), nil, 413, engi.Invalid, "it has 65537 bytes, 64KiB at most"},
+		"large files":        {post, x, with("stdin", `"`+strings.Repeat("x", 1<<17)+`"`), nil, 413, engi.Invalid, "have 131082 bytes, 128KiB at most"},
 		"missing template":   {post, x, with("template", `"nope"`), nil, 404, engi.NotFound, `"nope"`},
 		"NUL in template":    {post, x, with("template", `"a\u0000b"`), nil, 400, engi.Invalid, "NUL"},
 		"negative memory":    {post, x, with("memory", "-1"), nil, 400, engi.Invalid, "memory"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -209,15 +210,15 @@ func create[P, Q, X, T any, ID ~string](r Route, fresh func() ID, work func(*cal
 	r.Creates = cmp.Or(r.Creates, "a repeated key returns what the first request made instead of making another")
 	return send(r, func(c *call, in *P, q Q) (T, error) {
 		id := string(fresh())
-		x, err := once(c, q, creation[X]{
-			ids: []string{id},
-			work: func(ids []string) (X, error) {
+		x, err := once(c, q, idempotency.Creation[X]{
+			IDs: []string{id},
+			Work: func(ids []string) (X, error) {
 				if len(ids) > 0 {
 					id = ids[0]
 				}
 				return work(c, in, ID(id), q)
 			},
-			find: func(ids []string, _ bool) (X, error) {
+			Find: func(ids []string, _ bool) (X, error) {
 				id = ids[0]
 				return find(c, ID(id))
 			},

@@ -3,12 +3,12 @@ package rest
 import (
 	"cmp"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const sandboxPath = "/v1/sandboxes"
@@ -286,43 +286,13 @@ func set[T, F any](to *T, from *F, f func(F) T) {
 }
 
 func (s *sandboxes) fork(c *call, in *aSandbox, q v1.ForkRequest) (v1.List[v1.Fork], error) {
-	if q.Count < 0 || q.Count > 100 {
-		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to 100")
+	if q.Count < 0 || q.Count > engi.MaxForks {
+		return v1.List[v1.Fork]{}, invalid("count", "it is not a number from 1 to %d", engi.MaxForks)
 	}
 	q.Count = max(1, q.Count)
-	ids := make([]string, q.Count)
-	for i := range ids {
-		ids[i] = string(engi.NewSandboxID())
-	}
-	fork := func(ids []string) ([]engi.Forked, error) {
-		spec := engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), Timeout: q.Timeout.Std()}
-		for _, id := range ids {
-			spec.IDs = append(spec.IDs, engi.SandboxID(id))
-		}
-		return s.lifecycle.Fork(c, c.viewer(), in.ID, spec)
-	}
-	forks, err := once(c, q, creation[[]engi.Forked]{ids: ids, work: fork, find: func(ids []string, ended bool) ([]engi.Forked, error) {
-		forks := make([]engi.Forked, len(ids))
-		var missing []string
-		for i, id := range ids {
-			if forks[i].Sandbox, forks[i].Err = s.Get(c, c.viewer(), engi.SandboxID(id)); engi.Is(forks[i].Err, engi.NotFound) {
-				missing = append(missing, id)
-			}
-		}
-		if len(missing) == len(ids) {
-			return nil, forks[0].Err
-		}
-		if ended || len(missing) == 0 {
-			return forks, nil
-		}
-		more, err := fork(missing)
-		for i := range forks {
-			if n := slices.Index(missing, ids[i]); err == nil && n >= 0 {
-				forks[i] = more[n]
-			}
-		}
-		return forks, err
-	}})
+	forks, err := once(c, q, idempotency.Forks(q.Count, func(id engi.SandboxID) (engi.Sandbox, error) { return s.Get(c, c.viewer(), id) }, func(ids []engi.SandboxID) ([]engi.Forked, error) {
+		return s.lifecycle.Fork(c, c.viewer(), in.ID, engi.ForkSpec{Count: cmp.Or(len(ids), q.Count), IDs: ids, Timeout: q.Timeout.Std()})
+	}))
 	return listOf(forks, func(x engi.Forked) v1.Fork {
 		if x.Err != nil {
 			return v1.Fork{Error: new(c.describe(x.Err))}

@@ -22,9 +22,6 @@ func Secrets(service engi.Secrets) Resource {
 			Bodies: []example{{"a token", "a token", `{"name": "registry", "value": "t0ken", "metadata": {"for": "ci"}}`},
 				{"pinned", "a token for one host", `{"name": "github", "value": "t0ken", "hosts": ["api.github.com"]}`}},
 		}, engi.NewSecretID, func(c *call, _ *none, id engi.SecretID, q v1.SecretRequest) (engi.Secret, error) {
-			if err := checkValue(q.Value); err != nil {
-				return engi.Secret{}, err
-			}
 			return service.Create(c, engi.Secret{ID: id, Owner: c.owner(), Name: q.Name, Metadata: q.Metadata, Hosts: q.Hosts}, q.Value)
 		}, func(c *call, id engi.SecretID) (engi.Secret, error) { return service.Get(c, c.viewer(), string(id)) }, secretOn),
 		paged(Route{Pattern: "GET " + secretPath, ID: "list-secrets", Summary: "List secrets", Text: "Lists secrets by name, without their values.", Access: look}, paging(service, engi.Secrets.List), secretOn, func(x v1.Secret) string { return x.ID }),
@@ -35,9 +32,6 @@ func Secrets(service engi.Secrets) Resource {
 		send(Route{Pattern: "PUT " + secretPath + "/{name}", ID: "update-secret", Summary: "Replace a secret's value", Access: change,
 			Text: "Also replaces the labels and the allowed hosts if the body has them. The hosts cannot be changed without sending the value."},
 			func(c *call, in *aSecret, q v1.SecretUpdate) (v1.Secret, error) {
-				if err := checkValue(q.Value); err != nil {
-					return v1.Secret{}, err
-				}
 				var metadata map[string]string
 				if q.Metadata != nil {
 					if metadata = *q.Metadata; metadata == nil {
@@ -49,17 +43,6 @@ func Secrets(service engi.Secrets) Resource {
 		act(Route{Pattern: "DELETE " + secretPath + "/{name}", ID: "remove-secret", Summary: "Delete a secret", Access: change},
 			func(c *call, in *aSecret, _ none) error { return service.Remove(c, c.viewer(), in.Name) }),
 	}}
-}
-
-// checkValue refuses a text that cannot be a secret's value.
-func checkValue(v string) error {
-	switch {
-	case v == "":
-		return invalid("value", "it is missing")
-	case len(v) > 64<<10:
-		return invalid("value", "it is longer than 64 KiB")
-	}
-	return nil
 }
 
 func secretOn(x engi.Secret) v1.Secret {

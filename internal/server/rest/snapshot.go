@@ -5,6 +5,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const snapshotPath = "/v1/snapshots"
@@ -29,12 +30,12 @@ func Snapshots(service engi.Snapshots, lifecycle engi.Lifecycle) Resource {
 			Text:    "The sandbox keeps running. To start sandboxes from the snapshot, name it as snapshot in POST /v1/sandboxes. The body is optional.",
 			Status:  http.StatusCreated, Location: "path of the snapshot", Optional: true,
 		}, func(c *call, in *aSandbox, q v1.SnapshotRequest) (v1.Snapshot, error) {
-			x, err := once(c, q, creation[engi.Snapshot]{
-				ids: []string{string(engi.NewSnapshotID())},
-				work: func(ids []string) (engi.Snapshot, error) {
-					return lifecycle.Snapshot(c, c.viewer(), in.ID, engi.SnapshotSpec{ID: firstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
+			x, err := once(c, q, idempotency.Creation[engi.Snapshot]{
+				IDs: []string{string(engi.NewSnapshotID())},
+				Work: func(ids []string) (engi.Snapshot, error) {
+					return lifecycle.Snapshot(c, c.viewer(), in.ID, engi.SnapshotSpec{ID: idempotency.FirstID[engi.SnapshotID](ids), Name: q.Name, DiskOnly: q.DiskOnly, TTL: q.TTL.Std()})
 				},
-				find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.viewer(), ids[0]) },
+				Find: func(ids []string, _ bool) (engi.Snapshot, error) { return service.Get(c, c.viewer(), ids[0]) },
 			})
 			if err == nil {
 				c.location(snapshotPath, string(x.ID))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -95,14 +96,14 @@ func (t *templates) build(c *call, in *prefer, q v1.TemplateRequest) error {
 		return err // unreachable: the document consists of text
 	}
 	q.Async = q.Async || in.async()
-	op, err := once(c, q, creation[engi.Operation]{
-		ids: []string{string(engi.NewOperationID())},
-		work: func(ids []string) (engi.Operation, error) {
+	op, err := once(c, q, idempotency.Creation[engi.Operation]{
+		IDs: []string{string(engi.NewOperationID())},
+		Work: func(ids []string) (engi.Operation, error) {
 			return t.operations.Start(c, engi.OperationSpec{
-				ID: firstID[engi.OperationID](ids), Owner: c.owner(), Type: engi.OperationBuildTemplate, Subject: q.Name, Input: input,
+				ID: idempotency.FirstID[engi.OperationID](ids), Owner: c.owner(), Type: engi.OperationBuildTemplate, Subject: q.Name, Input: input,
 			})
 		},
-		find: func(ids []string, _ bool) (engi.Operation, error) {
+		Find: func(ids []string, _ bool) (engi.Operation, error) {
 			return t.operations.Get(c, c.viewer(), engi.OperationID(ids[0]))
 		},
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/guesthttp"
 	"github.com/engi-dev/engi/internal/terminal"
 )
@@ -170,15 +171,15 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 	}
 	id := engi.NewTerminalID()
 	return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) {
-		x, err := once(c, q, creation[engi.TerminalInfo]{
-			ids: []string{string(id)},
-			work: func(ids []string) (engi.TerminalInfo, error) {
+		x, err := once(c, q, idempotency.Creation[engi.TerminalInfo]{
+			IDs: []string{string(id)},
+			Work: func(ids []string) (engi.TerminalInfo, error) {
 				if len(ids) > 0 {
 					id = engi.TerminalID(ids[0])
 				}
 				return t.Create(c, c.viewer(), p, id, spec)
 			},
-			find: func(ids []string, _ bool) (engi.TerminalInfo, error) {
+			Find: func(ids []string, _ bool) (engi.TerminalInfo, error) {
 				return t.Get(c, c.viewer(), p, engi.TerminalID(ids[0]))
 			},
 		})
@@ -289,9 +290,9 @@ func (t *terminals) share(c *call, in *aTerminal, q v1.TerminalLinkRequest) (v1.
 	}
 	l := engi.TerminalLink{ID: engi.NewTerminalLinkID(), Name: q.Name, Write: q.Write}
 	return on(c, in.Place, func(p terminal.Place) (v1.TerminalLink, error) {
-		return once(c, q, creation[v1.TerminalLink]{
-			ids: []string{string(l.ID)},
-			work: func(ids []string) (v1.TerminalLink, error) {
+		return once(c, q, idempotency.Creation[v1.TerminalLink]{
+			IDs: []string{string(l.ID)},
+			Work: func(ids []string) (v1.TerminalLink, error) {
 				if len(ids) > 0 {
 					l.ID = engi.TerminalLinkID(ids[0])
 				}
@@ -300,7 +301,7 @@ func (t *terminals) share(c *call, in *aTerminal, q v1.TerminalLinkRequest) (v1.
 				x.Secret = secret
 				return x, err
 			},
-			find: func(ids []string, _ bool) (v1.TerminalLink, error) {
+			Find: func(ids []string, _ bool) (v1.TerminalLink, error) {
 				all, err := t.Links(c, c.viewer(), p, in.ID)
 				for _, x := range all {
 					if string(x.ID) == ids[0] {

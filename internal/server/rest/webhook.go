@@ -5,6 +5,7 @@ import (
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const webhookPath = "/v1/webhooks"
@@ -86,10 +87,10 @@ func (w *webhooks) redeliver(c *call, in *aWebhook, q v1.RedeliveryRequest) (v1.
 	if err != nil {
 		return v1.WebhookDelivery{}, invalid("event_id", "%v", err)
 	}
-	return to(deliveryOf)(once(c, q, creation[engi.WebhookDelivery]{
-		work: func([]string) (engi.WebhookDelivery, error) { return w.Redeliver(c, c.viewer(), in.ID, event) },
-		made: func(d engi.WebhookDelivery) []string { return []string{string(d.ID)} },
-		find: func(ids []string, _ bool) (engi.WebhookDelivery, error) {
+	return to(deliveryOf)(once(c, q, idempotency.Creation[engi.WebhookDelivery]{
+		Work: func([]string) (engi.WebhookDelivery, error) { return w.Redeliver(c, c.viewer(), in.ID, event) },
+		Made: func(d engi.WebhookDelivery) []string { return []string{string(d.ID)} },
+		Find: func(ids []string, _ bool) (engi.WebhookDelivery, error) {
 			all, err := w.Deliveries(c, c.viewer(), in.ID, 1000)
 			for _, d := range all {
 				if string(d.ID) == ids[0] {

@@ -16,21 +16,11 @@ import (
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 const (
 	workspacePath = "/v1/workspaces"
-
-	maxRevisionFiles   = 10_000 // maximum number of files in one request that writes
-	maxRevisionMessage = 200
-
-	maxCollaborators = 100
-
-	maxQueryText    = 1 << 20
-	maxQueryArgs    = 10_000
-	maxQueryRows    = 100_000
-	maxQueryBytes   = 16 << 20
-	maxQueryTimeout = 10 * time.Minute
 )
 
 type workspaces struct {
@@ -177,8 +167,7 @@ func (w *workspaces) create(c *call, _ *none, q v1.WorkspaceRequest) (v1.Workspa
 	if err := check.err(); err != nil {
 		return v1.Workspace{}, err
 	}
-	// The service stores the key, but not the request.
-	x, err := once(c, q, creation[engi.Workspace]{work: func([]string) (engi.Workspace, error) { return w.Create(c, spec) }})
+	x, err := w.Create(c, spec)
 	if err != nil {
 		return v1.Workspace{}, err
 	}
@@ -208,8 +197,8 @@ func (w *workspaces) change(c *call, in *aWorkspace, q v1.WorkspaceUpdate) (v1.W
 		update.Collaborators = new(collaboratorsOf(&check, "collaborators", *q.Collaborators))
 	}
 	update.Share = collaboratorsOf(&check, "share", q.Share)
-	if len(q.Unshare) > maxCollaborators {
-		return v1.Workspace{}, invalid("unshare", "there are more than %d", maxCollaborators)
+	if len(q.Unshare) > engi.MaxCollaborators {
+		return v1.Workspace{}, invalid("unshare", "there are more than %d", engi.MaxCollaborators)
 	}
 	for i, o := range q.Unshare {
 		check.text("unshare["+strconv.Itoa(i)+"]", o)
@@ -374,8 +363,8 @@ func (w *workspaces) write(c *call, in *aWorkspace, q v1.WriteRequest) (v1.Works
 	if len(q.Files) == 0 {
 		check.addf("files", "there are none")
 	}
-	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
-		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	if check.text("message", q.Message); len(q.Message) > engi.MaxRevisionText {
+		check.addf("message", "it is longer than %d bytes", engi.MaxRevisionText)
 	}
 	spec := engi.WriteSpec{Viewer: c.viewer(), Workspace: in.ID, Files: writesOf(&check, q.Files), Message: q.Message, Actor: c.auth.ID, Base: q.Base}
 	if err := check.err(); err != nil {
@@ -391,8 +380,8 @@ func (w *workspaces) move(c *call, in *aWorkspace, q v1.WorkspaceMove) (v1.Works
 			check.addf(name, "it is missing")
 		}
 	}
-	if check.text("message", q.Message); len(q.Message) > maxRevisionMessage {
-		check.addf("message", "it is longer than %d bytes", maxRevisionMessage)
+	if check.text("message", q.Message); len(q.Message) > engi.MaxRevisionText {
+		check.addf("message", "it is longer than %d bytes", engi.MaxRevisionText)
 	}
 	if err := check.err(); err != nil {
 		return v1.WorkspaceRevision{}, err
@@ -404,8 +393,8 @@ func (w *workspaces) move(c *call, in *aWorkspace, q v1.WorkspaceMove) (v1.Works
 
 // writesOf converts the files of a request.
 func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
-	if len(all) > maxRevisionFiles {
-		check.addf("files", "there are more than %d", maxRevisionFiles)
+	if len(all) > engi.MaxWorkspaceFiles {
+		check.addf("files", "there are more than %d", engi.MaxWorkspaceFiles)
 		return nil
 	}
 	var out []engi.WorkspaceFile
@@ -503,10 +492,10 @@ func (w *workspaces) add(c *call, in *aWorkspace, q v1.ServiceRequest) (v1.Servi
 		return v1.Service{}, err
 	}
 	name := cmp.Or(q.Name, q.Type)
-	x, err := once(c, q, creation[engi.Service]{
-		ids:  []string{name}, // names are unique within a workspace
-		work: func([]string) (engi.Service, error) { return w.AddService(c, c.viewer(), in.ID, spec) },
-		find: func([]string, bool) (engi.Service, error) {
+	x, err := once(c, q, idempotency.Creation[engi.Service]{
+		IDs:  []string{name}, // names are unique within a workspace
+		Work: func([]string) (engi.Service, error) { return w.AddService(c, c.viewer(), in.ID, spec) },
+		Find: func([]string, bool) (engi.Service, error) {
 			x, err := w.Get(c, c.viewer(), in.ID)
 			if err != nil {
 				return engi.Service{}, err
@@ -571,11 +560,13 @@ func (w *workspaces) querying(one string, look, change Access) []Route {
 			Pattern: "POST " + one + "/services/{service}/command", ID: "run-redis-command", Summary: "Run a Redis command", Access: change,
 			Bodies: []example{{"ping", "a command", `{"args": ["PING"]}`}},
 		}, func(c *call, in *aService, q v1.CommandRequest) (v1.CommandReply, error) {
-			switch {
-			case len(q.Args) == 0:
-				return v1.CommandReply{}, invalid("args", "there are none")
-			case len(q.Args) > maxQueryArgs:
-				return v1.CommandReply{}, invalid("args", "there are more than %d", maxQueryArgs)
+			var check checker
+			if len(q.Args) == 0 {
+				check.addf("args", "there are none")
+			}
+			check.QueryArgs(len(q.Args))
+			if err := check.err(); err != nil {
+				return v1.CommandReply{}, err
 			}
 			reply, err := w.Command(c, c.viewer(), in.ID, in.Service, q.Args)
 			return v1.CommandReply{Reply: reply.Value, Refused: reply.Refused}, err
@@ -588,21 +579,12 @@ func (in *inDatabase) query(c *call) engi.Query {
 }
 
 func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
-	var check checker
-	switch {
-	case strings.TrimSpace(q.Text) == "":
-		check.addf("text", "it is missing")
-	case len(q.Text) > maxQueryText:
-		check.addf("text", "it is longer than %s", v1.Bytes(maxQueryText))
-	}
-	if len(q.Args) > maxQueryArgs {
-		check.addf("args", "there are more than %d", maxQueryArgs)
-	}
-	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
 	out := engi.Query{
 		Viewer: c.viewer(), Workspace: workspace, Service: q.Service, Text: q.Text, ReadOnly: q.ReadOnly, Database: q.Database, MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
 	}
-	if err := check.err(); err != nil || len(q.Args) == 0 {
+	check := out.Faults()
+	check.QueryArgs(len(q.Args)) // before they are decoded
+	if err := check.Err(); err != nil || len(q.Args) == 0 {
 		return out, err
 	}
 	list := []byte("[")
@@ -620,46 +602,12 @@ func queryOf(c *call, workspace string, q v1.QueryRequest) (engi.Query, error) {
 	return out, nil
 }
 
-// checkLimits checks the limits of a query.
-func checkLimits(check *checker, rows int, bytes v1.Bytes, timeout v1.Duration) {
-	if rows < 0 || rows > maxQueryRows {
-		check.addf("max_rows", "it is not between 1 and %d", maxQueryRows)
-	}
-	if bytes > maxQueryBytes {
-		check.addf("max_bytes", "it is more than %s", v1.Bytes(maxQueryBytes))
-	}
-	if timeout.Std() > maxQueryTimeout {
-		check.addf("timeout", "it is more than %s", maxQueryTimeout)
-	}
-}
-
 func documentQueryOf(c *call, workspace string, q v1.CollectionRequest) (engi.DocumentQuery, error) {
-	var check checker
-	check.text("collection", q.Collection)
-	if q.Collection == "" && len(q.Pipeline) == 0 {
-		check.addf("collection", "it is missing")
-	}
-	if q.Skip < 0 {
-		check.addf("skip", "it is less than 0")
-	}
-	size := 0
-	for _, part := range []struct {
-		name string
-		kind byte
-		raw  json.RawMessage
-	}{{"filter", '{', q.Filter}, {"projection", '{', q.Projection}, {"sort", '{', q.Sort}, {"pipeline", '[', q.Pipeline}} {
-		if size += len(part.raw); len(part.raw) > 0 && part.raw[0] != part.kind {
-			check.addf(part.name, "it does not begin with %c", part.kind)
-		}
-	}
-	if size > maxQueryText {
-		check.addf("filter", "it is, with the other parts, longer than %s", v1.Bytes(maxQueryText))
-	}
-	checkLimits(&check, q.MaxRows, q.MaxBytes, q.Timeout)
-	return engi.DocumentQuery{
+	out := engi.DocumentQuery{
 		Viewer: c.viewer(), Workspace: workspace, Service: q.Service, Database: q.Database, Collection: q.Collection, Filter: q.Filter, Projection: q.Projection, Sort: q.Sort, Skip: q.Skip, Pipeline: q.Pipeline,
 		MaxRows: q.MaxRows, MaxBytes: int64(q.MaxBytes), Timeout: q.Timeout.Std(),
-	}, check.err()
+	}
+	return out, out.Faults().Err()
 }
 
 func documentResultOf(x engi.DocumentResult) v1.CollectionResult {
@@ -690,8 +638,8 @@ func (w *workspaces) of(x engi.Workspace) v1.Workspace {
 }
 
 func collaboratorsOf(check *checker, name string, all []v1.Collaborator) []engi.Collaborator {
-	if len(all) > maxCollaborators {
-		check.addf(name, "there are more than %d", maxCollaborators)
+	if len(all) > engi.MaxCollaborators {
+		check.addf(name, "there are more than %d", engi.MaxCollaborators)
 		return nil
 	}
 	out := make([]engi.Collaborator, len(all))

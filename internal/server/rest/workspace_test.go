@@ -283,10 +283,13 @@ func TestWorkspaceDatabases(t *testing.T) {
 	if x := read[v1.QueryResult](t, ask(t, w, "POST", shop+"/query", `{"text":"select fail"}`), 200); x.Error == nil || x.Error.Code != "42601" || x.Error.Position != 8 || x.Rows == nil || x.Affected != nil {
 		t.Errorf("%+v", x)
 	}
-	for _, body := range []string{`{}`, `{"text":" "}`, `{"text":"x","max_rows":-1}`, `{"text":"x","max_rows":100001}`, `{"text":"x","max_bytes":"17MiB"}`, `{"text":"x","timeout":"11m"}`, `{"text":"` + strings.Repeat("x", 1<<20+1) + `"}`, `{"text":"x","args":[` + strings.Repeat("1,", 10_000) + `1]}`} {
+	for _, body := range []string{`{}`, `{"text":" "}`, `{"text":"x","max_rows":-1}`, `{"text":"x","max_rows":100001}`, `{"text":"x","max_bytes":"17MiB"}`, `{"text":"x","timeout":"11m"}`, `{"text":"x","args":[` + strings.Repeat("1,", 10_000) + `1]}`} {
 		for _, route := range []string{"/query", "/explain"} {
 			refused(t, ask(t, w, "POST", shop+route, body), 400, engi.Invalid)
 		}
+	}
+	for _, route := range []string{"/query", "/explain"} {
+		refused(t, ask(t, w, "POST", shop+route, `{"text":"`+strings.Repeat("x", 1<<20+1)+`"}`), 413, engi.Invalid)
 	}
 	refused(t, ask(t, w, "POST", shop+"/query", `{"text":"x","service":"none"}`), 404, engi.NotFound)
 	if x := read[v1.QueryPlan](t, ask(t, w, "POST", shop+"/explain", `{"text":"select 42 as n"}`), 200); !strings.HasPrefix(x.Text, "Result") {

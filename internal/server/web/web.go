@@ -10,6 +10,7 @@ package web
 import (
 	"embed"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -328,8 +329,13 @@ func (s *Server) enter(w http.ResponseWriter, r *http.Request) {
 		Key string `json:"key"`
 	}
 	err := ownPage(r)
-	if err == nil && json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&q) != nil {
-		err = engi.Errorf(engi.Invalid, "this is not a request to sign in").WithRemedy(`send {"key": "engi_…"}`)
+	if err == nil {
+		err = json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&q)
+		if over, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			err = httpio.TooLarge(over.Limit)
+		} else if err != nil {
+			err = engi.Errorf(engi.Invalid, "this is not a request to sign in").WithRemedy(`send {"key": "engi_…"}`)
+		}
 	}
 	if err != nil {
 		s.fail(w, err)

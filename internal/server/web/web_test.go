@@ -138,7 +138,7 @@ func TestSigningInWithAKey(t *testing.T) {
 	if c := resp.Cookies()[0]; !c.Secure || c.Name != "__Host-engi" || c.Path != "/" || c.Domain != "" || !c.HttpOnly {
 		t.Errorf("the cookie over HTTPS: %+v", c)
 	}
-	for body, want := range map[string]int{`{"key":"engi_nonsense"}`: 401, `{}`: 401, `x`: 400, `{"key":"` + strings.Repeat("x", 8<<10) + `"}`: 400} {
+	for body, want := range map[string]int{`{"key":"engi_nonsense"}`: 401, `{}`: 401, `x`: 400, `{"key":"` + strings.Repeat("x", 8<<10) + `"}`: 413} {
 		if resp := s.ask("POST", "/dashboard/session", body, nil); resp.StatusCode != want || len(resp.Cookies()) > 0 {
 			t.Errorf("%.40s: %s", body, resp.Status)
 		}

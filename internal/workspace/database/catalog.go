@@ -18,11 +18,8 @@ func (s Server) Explain(ctx context.Context, q engi.Query) (string, error) {
 	if s.Type == engi.ServiceMySQL {
 		prefix = "EXPLAIN FORMAT=JSON "
 	}
-	if len(q.Text) > MaxText-len(prefix) {
-		return "", engi.Errorf(engi.Invalid, "a query may have %d bytes, not %d", MaxText-len(prefix), len(q.Text))
-	}
-	if strings.TrimSpace(q.Text) == "" {
-		return "", engi.Errorf(engi.Invalid, "the query is empty")
+	if err := q.Faults().Err(); err != nil {
+		return "", err
 	}
 	q.Text, q.MaxRows, q.MaxBytes = prefix+q.Text, 100_000, 4<<20
 	r, err := s.query(ctx, q, false) // one statement, so that no others are run
@@ -52,7 +49,7 @@ const maxObjects = 10_000
 
 // fetch runs a query of this package.
 func (s Server) fetch(ctx context.Context, q engi.Query, what, sql string, args ...any) ([][]json.RawMessage, error) {
-	q.Text, q.Args, q.MaxRows, q.MaxBytes = sql, args, maxObjects, MaxBytes
+	q.Text, q.Args, q.MaxRows, q.MaxBytes = sql, args, maxObjects, engi.MaxQueryBytes
 	r, err := s.Query(ctx, q)
 	if err != nil {
 		return nil, err

@@ -26,23 +26,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Limits of a query. The first ones are the defaults of queries.
+// Defaults of queries.
 const (
 	DefaultRows    = 1000
 	DefaultBytes   = 1 << 20
 	DefaultTimeout = 30 * time.Second
-
-	MaxRows    = 1_000_000
-	MaxBytes   = 16 << 20
-	MaxTimeout = 10 * time.Minute
-	MaxText    = 1 << 20 // maximum bytes of a query, and of all its arguments together
-	MaxArgs    = 65535
 )
 
 const (
@@ -127,6 +120,9 @@ func (s Server) engine() (func(context.Context, engi.Query, bool) (engi.QueryRes
 
 // prepare returns q with its defaults set, or Invalid.
 func (s Server) prepare(q engi.Query) (engi.Query, error) {
+	if err := q.Faults().Err(); err != nil {
+		return q, err
+	}
 	if q.MaxRows == 0 {
 		q.MaxRows = DefaultRows
 	}
@@ -138,22 +134,6 @@ func (s Server) prepare(q engi.Query) (engi.Query, error) {
 	}
 	if q.Database == "" {
 		q.Database = s.Database
-	}
-	switch {
-	case q.MaxRows < 0 || q.MaxRows > MaxRows:
-		return q, engi.Errorf(engi.Invalid, "a query may return 1 to %d rows, not %d", MaxRows, q.MaxRows)
-	case q.MaxBytes < 0 || q.MaxBytes > MaxBytes:
-		return q, engi.Errorf(engi.Invalid, "a query may return 1 to %d bytes, not %d", int64(MaxBytes), q.MaxBytes)
-	case q.Timeout < 0 || q.Timeout > MaxTimeout:
-		return q, engi.Errorf(engi.Invalid, "a query may take up to %v, not %v", MaxTimeout, q.Timeout)
-	case len(q.Args) > MaxArgs:
-		return q, engi.Errorf(engi.Invalid, "a query may have %d arguments, not %d", MaxArgs, len(q.Args))
-	case len(q.Text) > MaxText:
-		return q, engi.Errorf(engi.Invalid, "a query may have %d bytes, not %d", MaxText, len(q.Text))
-	case strings.TrimSpace(q.Text) == "":
-		return q, engi.Errorf(engi.Invalid, "the query is empty")
-	case !utf8.ValidString(q.Text) || strings.ContainsRune(q.Text, 0) || strings.ContainsRune(q.Database, 0):
-		return q, engi.Errorf(engi.Invalid, "the query is not UTF-8, or has a NUL")
 	}
 	return q, nil
 }

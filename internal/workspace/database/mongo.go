@@ -89,13 +89,10 @@ func (s Server) Documents(ctx context.Context, q engi.DocumentQuery) (r engi.Doc
 
 // documentCommand returns the command for a query, or Invalid.
 func documentCommand(q engi.DocumentQuery, limits engi.Query) (bson.D, error) {
-	size := len(q.Filter) + len(q.Projection) + len(q.Sort) + len(q.Pipeline)
-	switch {
-	case size > MaxText:
-		return nil, engi.Errorf(engi.Invalid, "a query may have %d bytes, not %d", MaxText, size)
-	case q.Skip < 0:
-		return nil, engi.Errorf(engi.Invalid, "%d documents cannot be skipped", q.Skip)
-	case strings.ContainsRune(q.Collection, 0) || !utf8.ValidString(q.Collection) || len(q.Collection) > 255:
+	if err := q.Faults().Err(); err != nil {
+		return nil, err
+	}
+	if strings.ContainsRune(q.Collection, 0) || !utf8.ValidString(q.Collection) || len(q.Collection) > 255 {
 		return nil, engi.Errorf(engi.Invalid, "%.70q is not the name of a collection", q.Collection)
 	}
 	batch := min(limits.MaxRows, maxBatch) + 1 // one more tells whether there are more

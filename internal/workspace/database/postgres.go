@@ -317,7 +317,7 @@ func (p *postgres) send(messages ...pgproto3.FrontendMessage) {
 // server are refusals.
 func (p *postgres) simple(q engi.Query, sql string) ([][][]byte, error) {
 	p.send(&pgproto3.Query{String: sql})
-	q.MaxRows, q.MaxBytes = MaxRows, MaxBytes
+	q.MaxRows, q.MaxBytes = engi.MaxQueryRows, engi.MaxQueryBytes
 	a, err := p.answer(q)
 	switch {
 	case err != nil:

@@ -20,7 +20,6 @@ import (
 const (
 	maxReply      = 1 << 20 // maximum bytes of a reply of Redis
 	maxReplyDepth = 32
-	maxRedisArgs  = 10_000
 )
 
 // endless are the commands of Redis that have no reply, or an endless one.
@@ -46,8 +45,11 @@ func (s Server) Command(ctx context.Context, args []string) (engi.CommandReply, 
 	for _, a := range args {
 		size += len(a)
 	}
-	if len(args) > maxRedisArgs || size > MaxText {
-		return engi.CommandReply{}, engi.Errorf(engi.Invalid, "a command may have %d arguments of %d bytes together", maxRedisArgs, MaxText)
+	var f engi.Faults
+	f.QueryArgs(len(args))
+	f.Size("args", int64(size), engi.MaxQueryText, "")
+	if err := f.Err(); err != nil {
+		return engi.CommandReply{}, err
 	}
 	name := strings.ToUpper(args[0])
 	why := endless[name]

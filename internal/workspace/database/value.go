@@ -139,8 +139,8 @@ func arguments(values []any) ([]argument, error) {
 		if err != nil {
 			return nil, engi.Errorf(engi.Invalid, "argument %d: %w", i+1, err)
 		}
-		if total += len(a.text); total > MaxText {
-			return nil, engi.Errorf(engi.Invalid, "the arguments have more than %d bytes", MaxText)
+		if total += len(a.text); total > engi.MaxQueryText {
+			return nil, engi.TooLarge("the arguments have more than %d bytes", engi.MaxQueryText)
 		}
 		args[i] = a
 	}

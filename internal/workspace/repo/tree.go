@@ -19,7 +19,7 @@ import (
 )
 
 // MaxFiles is the maximum number of files of a revision.
-const MaxFiles = 10_000
+const MaxFiles = engi.MaxWorkspaceFiles
 
 // Modes of files.
 const (

@@ -88,7 +88,7 @@ type Proxy struct {
 
 // MaxRules is the maximum number of rules of a policy: the rules in Allow and Deny, the hosts
 // of grants and the header rules.
-const MaxRules = 10_000
+const MaxRules = engi.MaxRules
 
 // Compile validates p and prepares it for matching. It reports Invalid for rules that
 // can never apply, and Denied for closed networks that the operator did not

@@ -113,11 +113,11 @@ type Run struct {
 // Defaults and bounds of a Run.
 const (
 	DefaultOutput        = 1 << 20
-	MaxOutput            = 64 << 20
+	MaxOutput            = engi.MaxOutput
 	DefaultArtifactBytes = 64 << 20
 	DefaultArtifactCount = 256
 	MaxArtifactCount     = 16384
-	MaxFiles             = 4096
+	MaxFiles             = engi.MaxFiles
 	MaxFileBytes         = 64 << 20 // bytes; maximum size of all files of a run together
 	MaxStdin             = 64 << 20
 )

@@ -9,8 +9,8 @@ import (
 
 // Bounds of names, equal to Linux's.
 const (
-	MaxPath = 4095
-	MaxName = 255
+	MaxPath = engi.MaxPath
+	MaxName = engi.MaxName
 	maxID   = 64
 )
 

@@ -12,7 +12,6 @@ package e2b
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -51,6 +51,10 @@ type Options struct {
 	Builder   engi.TemplateBuilder
 	Keys      engi.Keys
 	Store     registry.Store
+
+	// Reservations stores the Idempotency-Keys of requests that create something; nil refuses
+	// the keys that services do not store themselves.
+	Reservations idempotency.Reservations
 
 	Secret []byte // 32 bytes or more; tokens are derived from it
 	Dir    string // directory for uploads; created if missing, and used by this server alone
@@ -89,6 +93,7 @@ type Options struct {
 type Server struct {
 	Options
 	control recordingMux
+	keys    *idempotency.Keys
 
 	mu      sync.Mutex
 	builds  map[string]context.CancelFunc // running builds by ID; guarded by mu
@@ -124,7 +129,7 @@ func New(o Options) *Server {
 	if o.BuildTime <= 0 {
 		o.BuildTime = 2 * time.Hour
 	}
-	s := &Server{Options: o, control: recordingMux{ServeMux: http.NewServeMux()}, builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
+	s := &Server{Options: o, keys: idempotency.NewKeys(o.Reservations), control: recordingMux{ServeMux: http.NewServeMux()}, builds: map[string]context.CancelFunc{}, lines: map[engi.Owner]*line{}, waiting: engi.NewShares(maxWaiting), slots: make(chan struct{}, o.MaxBuilds)}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.serveSandboxes()
 	s.serveSnapshots()
@@ -301,13 +306,7 @@ const maxBody = 4 << 20
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	b, err := io.ReadAll(httpio.LimitValues(http.MaxBytesReader(w, r.Body, maxBody)))
 	if err != nil {
-		if engi.Is(err, engi.Invalid) {
-			return err
-		}
-		if _, over := errors.AsType[*http.MaxBytesError](err); over {
-			return engi.Errorf(engi.Invalid, "the body is over %d bytes", maxBody)
-		}
-		return engi.Errorf(engi.Unavailable, "read the body: %v", err)
+		return httpio.BodyError(err)
 	}
 	if len(b) == 0 {
 		return nil
@@ -316,6 +315,23 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 		return engi.Errorf(engi.Invalid, "invalid JSON body: %v", err)
 	}
 	return nil
+}
+
+// once calls the work of a request that creates something: only once for each Idempotency-Key,
+// if there is one. q is the request's body.
+func once[T any](s *Server, r *http.Request, who caller, q any, n idempotency.Creation[T]) (x T, err error) {
+	of, err := s.request(r, who, q)
+	if err != nil {
+		return x, err
+	}
+	n.Left = func(err error) { s.Log.Error("release an idempotency key", "error", err) }
+	return idempotency.Reserved(r.Context(), s.keys, of, n)
+}
+
+// request returns the idempotency key and the fingerprint of a request with body q.
+func (s *Server) request(r *http.Request, who caller, q any) (idempotency.Request, error) {
+	key, err := idempotency.Read(r.Header)
+	return idempotency.Request{Owner: who.owner, Key: key, Fingerprint: idempotency.FingerprintOf(r, q, s.Secret)}, err
 }
 
 // reply responds with a result, converted by as, unless there is an error.
@@ -362,7 +378,7 @@ func respond(w http.ResponseWriter, status int, v any) error {
 // it may name commands and settings of engi that their users do not have. Text for
 // these users is part of the message.
 func fail(w http.ResponseWriter, err error) {
-	status := httpio.Statuses[engi.KindOf(err)]
+	status := httpio.StatusOf(err)
 	if after := engi.RetryOf(err).AfterMillis; after > 0 && status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", strconv.FormatInt((after+999)/1000, 10))
 	}

@@ -337,7 +337,7 @@ func TestCreateRefuses(t *testing.T) {
 		`{"templateID":"base","network":{"egressProxy":{"address":"nowhere"}}}`:                          400,
 		`{"templateID":"base","network":{"httpsPorts":[49983]}}`:                                         400,
 		`{"templateID":"base","unknown":{"field":1},"network":{"rules":null},"mcp":null,"envVars":null}`: 201,
-		`"` + strings.Repeat("x", maxBody) + `"`:                                                         400,
+		`"` + strings.Repeat("x", maxBody) + `"`:                                                         413,
 	} {
 		if got, _, m := w.call("ann", "POST", "/v2/sandboxes", body); got != status {
 			t.Errorf("%.100s: status %d, want %d: %v", body, got, status, m)
@@ -420,7 +420,7 @@ func TestBuild(t *testing.T) {
 	}
 	w.want(403, "", "PUT", strings.Replace(link, "files/abc", "files/abd", 1), "x")
 	w.want(403, "", "PUT", strings.Replace(link, "expires=", "expires=1", 1), "x")
-	w.want(400, "", "PUT", link, strings.Repeat("x", 1001))
+	w.want(413, "", "PUT", link, strings.Repeat("x", 1001))
 	w.want(200, "", "PUT", link, "the archive")
 	if m := w.want(201, "ann", "GET", "/templates/"+id+"/files/abc", ""); m["present"] != true {
 		t.Errorf("got %v", m)

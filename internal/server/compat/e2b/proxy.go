@@ -216,10 +216,7 @@ func prepareBody(w http.ResponseWriter, r *http.Request, uploads bool) (*http.Re
 	}
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxMessage))
 	if err != nil {
-		if _, over := errors.AsType[*http.MaxBytesError](err); over {
-			return nil, engi.Errorf(engi.Invalid, "the body is over %d bytes", maxMessage)
-		}
-		return nil, engi.Errorf(engi.Unavailable, "read the body: %v", err)
+		return nil, httpio.BodyError(err)
 	}
 	out.Body, out.ContentLength, out.TransferEncoding = io.NopCloser(bytes.NewReader(b)), int64(len(b)), nil
 	return out, nil

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -155,6 +157,13 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, who caller, vers
 	if len(q.IAM) > 0 && string(q.IAM) != "null" {
 		spec.Notes[noteIAM] = string(q.IAM)
 	}
+	// The template and the rules of the node may change between two requests with one key, so the
+	// fingerprint is the one of the body.
+	of, err := s.request(r, who, q)
+	if err != nil {
+		return err
+	}
+	spec.Idempotency, spec.Fingerprint = of.Key, of.Fingerprint
 	sandbox, err := s.Sandboxes.Create(r.Context(), spec)
 	if err != nil {
 		return err
@@ -413,9 +422,6 @@ func (s *Server) pause(w http.ResponseWriter, r *http.Request, who caller, sandb
 	return done(w, s.Lifecycle.Hibernate(r.Context(), who.viewer, sandbox.ID, q.Memory != nil && !*q.Memory))
 }
 
-// maxForks is the maximum number of forks in one request.
-const maxForks = 100
-
 func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbox engi.Sandbox) error {
 	var q struct {
 		Timeout *int64 `json:"timeout"`
@@ -435,10 +441,13 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 	if q.Count != nil {
 		n = *q.Count
 	}
-	if n < 1 || n > maxForks {
-		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, maxForks)
+	if n < 1 || n > engi.MaxForks {
+		return engi.Errorf(engi.Invalid, "count %d is not between 1 and %d", n, engi.MaxForks)
 	}
-	copies, err := s.Lifecycle.Fork(r.Context(), who.viewer, sandbox.ID, engi.ForkSpec{Count: n, Timeout: timeout})
+	get := func(id engi.SandboxID) (engi.Sandbox, error) { return s.Sandboxes.Get(r.Context(), who.viewer, id) }
+	copies, err := once(s, r, who, q, idempotency.Forks(n, get, func(ids []engi.SandboxID) ([]engi.Forked, error) {
+		return s.Lifecycle.Fork(r.Context(), who.viewer, sandbox.ID, engi.ForkSpec{Count: cmp.Or(len(ids), n), IDs: ids, Timeout: timeout})
+	}))
 	if err != nil {
 		return err
 	}
@@ -453,7 +462,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, who caller, sandbo
 	all := make([]outcome, len(copies))
 	for i, c := range copies {
 		if c.Err != nil {
-			all[i].Error = &refusal{httpio.Statuses[engi.KindOf(c.Err)], c.Err.Error()}
+			all[i].Error = &refusal{httpio.StatusOf(c.Err), c.Err.Error()}
 			continue
 		}
 		v := s.createdView(c.Sandbox, who)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 type secretView struct {
@@ -70,7 +71,13 @@ func (s *Server) serveSecrets() {
 		if err := checkMetadata(q.Metadata); err != nil {
 			return err
 		}
-		return reply(w, http.StatusCreated, secretOf)(s.Secrets.Create(r.Context(), engi.Secret{Owner: who.owner, Name: strings.ToLower(q.Name), Metadata: q.Metadata}, q.Value))
+		return reply(w, http.StatusCreated, secretOf)(once(s, r, who, q, idempotency.Creation[engi.Secret]{
+			IDs: []string{string(engi.NewSecretID())},
+			Work: func(ids []string) (engi.Secret, error) {
+				return s.Secrets.Create(r.Context(), engi.Secret{ID: idempotency.FirstID[engi.SecretID](ids), Owner: who.owner, Name: strings.ToLower(q.Name), Metadata: q.Metadata}, q.Value)
+			},
+			Find: func(ids []string, _ bool) (engi.Secret, error) { return s.Secrets.Get(r.Context(), who.viewer, ids[0]) },
+		}))
 	})
 	secrets("GET /secrets", func(w http.ResponseWriter, r *http.Request, who caller, _ string) error {
 		all, err := s.Secrets.List(r.Context(), who.viewer, engi.Paging{})

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 type snapshot struct {
@@ -37,7 +38,18 @@ func (s *Server) serveSnapshots() {
 		if strings.HasPrefix(q.Name, buildSnapshots) {
 			return engi.Errorf(engi.Invalid, "names of snapshots must not begin with %s", buildSnapshots)
 		}
-		return reply(w, http.StatusCreated, snapshotOf)(s.Lifecycle.Snapshot(r.Context(), who.viewer, sandbox.ID, engi.SnapshotSpec{Name: strings.TrimSuffix(q.Name, ":"+defaultTag)}))
+		return reply(w, http.StatusCreated, snapshotOf)(once(s, r, who, q, idempotency.Creation[engi.Snapshot]{
+			IDs: []string{string(engi.NewSnapshotID())},
+			Work: func(ids []string) (engi.Snapshot, error) {
+				return s.Lifecycle.Snapshot(r.Context(), who.viewer, sandbox.ID, engi.SnapshotSpec{ID: idempotency.FirstID[engi.SnapshotID](ids), Name: strings.TrimSuffix(q.Name, ":"+defaultTag)})
+			},
+			Find: func(ids []string, _ bool) (engi.Snapshot, error) {
+				if s.Snapshots == nil {
+					return engi.Snapshot{}, errNone("snapshots")
+				}
+				return s.Snapshots.Get(r.Context(), who.viewer, ids[0])
+			},
+		}))
 	})
 	s.handle("GET /snapshots", func(w http.ResponseWriter, r *http.Request, who caller) error {
 		if s.Snapshots == nil {

@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
@@ -183,29 +185,56 @@ func (s *Server) newBuild(w http.ResponseWriter, r *http.Request, who caller) er
 	if q.CPUCount < 0 || q.MemoryMB < 0 || q.FreeDisk < 0 || q.MemoryMB > 1<<30 || q.FreeDisk > 1<<30 {
 		return engi.Errorf(engi.Invalid, "cpuCount, memoryMB or minFreeDiskMb is out of range")
 	}
-	b := registry.Build{ID: newUUID(), State: registry.BuildWaiting, Tags: q.Tags, Created: now(), Updated: now(),
-		Size: engi.Size{VCPUs: float64(q.CPUCount), Memory: q.MemoryMB << 20, Disk: q.FreeDisk << 20}}
+	asked := registry.Build{State: registry.BuildWaiting, Tags: q.Tags, Size: engi.Size{VCPUs: float64(q.CPUCount), Memory: q.MemoryMB << 20, Disk: q.FreeDisk << 20}}
+	t, err := once(s, r, who, q, idempotency.Creation[built]{
+		IDs: []string{newUUID()},
+		Work: func(ids []string) (built, error) {
+			b := asked
+			b.ID = cmp.Or(idempotency.FirstID[string](ids), newUUID())
+			return s.addBuild(r.Context(), who, name, b)
+		},
+		Find: func(ids []string, _ bool) (built, error) {
+			t, err := s.Store.Get(r.Context(), who.viewer, name)
+			if err == nil && t.Build(ids[0]) == nil {
+				err = errTemplate(name)
+			}
+			return built{t, ids[0]}, err
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusAccepted, map[string]any{
+		"templateID": t.ID, "buildID": t.build, "public": false, "names": []string{t.Name}, "aliases": []string{t.Name}, "tags": q.Tags,
+	})
+}
 
+// A built is a template with the ID of one of its builds.
+type built struct {
+	registry.Template
+	build string
+}
+
+// addBuild adds a build to the template with a name, which it creates if there is none.
+func (s *Server) addBuild(ctx context.Context, who caller, name string, b registry.Build) (built, error) {
 	s.naming.Lock()
 	defer s.naming.Unlock()
-	t, err := s.Store.Get(r.Context(), who.viewer, name)
+	t, err := s.Store.Get(ctx, who.viewer, name)
 	if missing(err) {
 		t, err = registry.Template{ID: strings.ToLower(rand.Text()[:20]), Owner: who.owner, Name: name, Created: now()}, nil
 	}
 	if err != nil {
-		return err
+		return built{}, err
 	}
-	b.Template = s.built(t.ID, b.ID)
+	b.Created, b.Updated, b.Template = now(), now(), s.built(t.ID, b.ID)
 	t.Updated = now()
 	t.Builds = append(t.Builds, b)
 	gone := t.Forget()
-	if err := s.Store.Put(r.Context(), t); err != nil {
-		return err
+	if err := s.Store.Put(ctx, t); err != nil {
+		return built{}, err
 	}
-	s.discard(r.Context(), t.Owner.Viewer(), gone)
-	return respond(w, http.StatusAccepted, map[string]any{
-		"templateID": t.ID, "buildID": b.ID, "public": false, "names": []string{t.Name}, "aliases": []string{t.Name}, "tags": q.Tags,
-	})
+	s.discard(ctx, t.Owner.Viewer(), gone)
+	return built{t, b.ID}, nil
 }
 
 func checkTags(tags []string) error {

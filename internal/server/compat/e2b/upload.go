@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"io/fs"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
+	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
 const (
@@ -86,7 +88,7 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 		return engi.Errorf(engi.Denied, "this link is invalid or has expired: ask for a new one")
 	}
 	if r.ContentLength > s.MaxUpload {
-		return engi.Errorf(engi.Invalid, "%d bytes exceed the limit of %d", r.ContentLength, s.MaxUpload)
+		return httpio.TooLarge(s.MaxUpload)
 	}
 	dir := filepath.Join(s.Dir, "files")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -103,6 +105,9 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 	n, err := io.Copy(f, http.MaxBytesReader(w, r.Body, s.MaxUpload))
 	if cerr := f.Close(); err == nil {
 		err = cerr
+	}
+	if _, over := errors.AsType[*http.MaxBytesError](err); over {
+		return httpio.TooLarge(s.MaxUpload)
 	}
 	if err != nil {
 		return engi.Errorf(engi.Invalid, "receive the archive: %v", err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
 
@@ -40,7 +41,13 @@ func (s *Server) serveVolumes() {
 		if err := body(w, r, &q); err != nil {
 			return err
 		}
-		v, err := s.Volumes.Create(r.Context(), engi.VolumeSpec{Owner: who.owner, Name: q.Name})
+		v, err := once(s, r, who, q, idempotency.Creation[engi.Volume]{
+			IDs: []string{string(engi.NewVolumeID())},
+			Work: func(ids []string) (engi.Volume, error) {
+				return s.Volumes.Create(r.Context(), engi.VolumeSpec{ID: idempotency.FirstID[engi.VolumeID](ids), Owner: who.owner, Name: q.Name})
+			},
+			Find: func(ids []string, _ bool) (engi.Volume, error) { return s.Volumes.Get(r.Context(), who.viewer, ids[0]) },
+		})
 		if err != nil {
 			return err
 		}
@@ -185,7 +192,7 @@ func (s *Server) content(method, what string, f func(w http.ResponseWriter, r *h
 			return f(w, r, files, path.Clean("/"+at))
 		}()
 		if err != nil {
-			status := httpio.Statuses[engi.KindOf(err)]
+			status := httpio.StatusOf(err)
 			if engi.Is(err, engi.Exhausted) {
 				status = http.StatusInsufficientStorage
 			}

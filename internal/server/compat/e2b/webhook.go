@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 )
 
 // WebhookFormat is the Format of webhooks that send E2B's requests. Their Types
@@ -152,9 +153,18 @@ func (s *Server) serveWebhooks() {
 		if err := q.check(); err != nil {
 			return err
 		}
-		h, _, err := s.Webhooks.Create(r.Context(), engi.WebhookSpec{
-			Owner: who.owner, Name: *q.Name, URL: *q.URL, Types: *q.Events, Format: WebhookFormat, Secret: *q.Secret,
-			Disabled: q.Enabled != nil && !*q.Enabled,
+		h, err := once(s, r, who, q, idempotency.Creation[engi.Webhook]{
+			IDs: []string{string(engi.NewWebhookID())},
+			Work: func(ids []string) (engi.Webhook, error) {
+				h, _, err := s.Webhooks.Create(r.Context(), engi.WebhookSpec{
+					ID: idempotency.FirstID[engi.WebhookID](ids), Owner: who.owner, Name: *q.Name, URL: *q.URL, Types: *q.Events,
+					Format: WebhookFormat, Secret: *q.Secret, Disabled: q.Enabled != nil && !*q.Enabled,
+				})
+				return h, err
+			},
+			Find: func(ids []string, _ bool) (engi.Webhook, error) {
+				return s.Webhooks.Get(r.Context(), who.viewer, engi.WebhookID(ids[0]))
+			},
 		})
 		if err != nil {
 			return err

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/server/compat/dialect"
 	"github.com/engi-dev/engi/internal/server/rest"
 )
@@ -101,9 +101,7 @@ func (f *front) complete(ex *rest.Exchange, _ *struct{}) error {
 	keep := q.Background || key != ""
 	runs := make([]engi.Run, q.N)
 	for i := range runs {
-		if i > 0 && key != "" {
-			spec.Idempotency = fmt.Sprintf("%s #%d", key, i) // each choice is a run of its own
-		}
+		spec.Idempotency = idempotency.Part(key, i) // each choice is a run of its own
 		if runs[i], err = ex.StartRun(f.agents, spec); err != nil {
 			dialect.Abandon(ex, f.agents, runs[:i]...)
 			return err

@@ -65,8 +65,11 @@ func (f *front) embed(ex *rest.Exchange, _ *struct{}) error {
 			return engi.Errorf(engi.Invalid, "input: text %d is empty", i).WithRemedy("leave it out")
 		}
 	}
-	if len(texts) == 0 || len(texts) > maxTexts || size > maxTextBytes {
-		return engi.Errorf(engi.Invalid, "input: %d texts with %d bytes, not 1 to %d with %d at most", len(texts), size, maxTexts, maxTextBytes).WithRemedy("send them in several requests")
+	if len(texts) == 0 || len(texts) > maxTexts {
+		return engi.Errorf(engi.Invalid, "input: %d texts, not 1 to %d", len(texts), maxTexts).WithRemedy("send them in several requests")
+	}
+	if size > maxTextBytes {
+		return engi.TooLarge("input: the texts have %d bytes, %d at most", size, maxTextBytes).WithRemedy("send them in several requests")
 	}
 	vectors, err := service.Embed(ex.Context(), ex.Owner(), texts)
 	if err != nil {
