@@ -48,8 +48,10 @@ func TestConnectionsLeaveDescriptors(t *testing.T) {
 	resp.Body.Close()
 	for i, conn := range stalled {
 		conn.SetDeadline(time.Now().Add(time.Minute))
-		if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil && i > 10 {
-			t.Errorf("connection %d: %v", i, err)
+		if i > 10 { // a connection that was closed to make room may still answer a request until its end arrives
+			if _, err := io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
+				t.Errorf("connection %d: %v", i, err)
+			}
 		}
 		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) || (err == nil) != (i > 10) {
 			t.Errorf("connection %d of %d gets %v", i, len(stalled), err)

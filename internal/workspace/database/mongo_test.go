@@ -245,7 +245,7 @@ func TestMongoQueries(t *testing.T) {
 	for _, q := range []engi.DocumentQuery{
 		{}, {Collection: "a\x00b"}, {Collection: "orders", Filter: raw(`[]`)}, {Collection: "orders", Filter: raw(`{"a":`)}, {Collection: "orders", Filter: raw(`{"a":{"$oid":"x"}}`)}, {Collection: "orders", Filter: raw(deep)},
 		{Collection: "orders", Skip: -1}, {Collection: "orders", MaxRows: -1}, {Collection: "orders", Pipeline: raw(`{}`)}, {Collection: "orders", Pipeline: raw(`[1]`)}, {Collection: "orders", Pipeline: raw(`[{}]`)}, {Collection: "orders", Pipeline: raw(`[]`), Filter: raw(`{}`)},
-		{Collection: "orders", Filter: raw(`{"a":"` + strings.Repeat("x", database.MaxText) + `"}`)},
+		{Collection: "orders", Filter: raw(`{"a":"` + strings.Repeat("x", engi.MaxQueryText) + `"}`)},
 	} {
 		if _, err := f.server().Documents(t.Context(), q); !engi.Is(err, engi.Invalid) {
 			t.Errorf("%.100s %.100s: %v", q.Filter, q.Pipeline, err)
