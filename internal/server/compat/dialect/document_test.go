@@ -59,7 +59,7 @@ func TestPDFs(t *testing.T) {
 	}
 	large := base64.StdEncoding.EncodeToString([]byte("%PDF-1.7\n" + strings.Repeat("x", 8<<20)))
 	path, body := completion(`{"file_data":"` + large + `"}`)
-	if rec := apitest.Ask(t, w, "POST", path, body); rec.Code != 400 || !strings.Contains(rec.Body.String(), "bytes") {
+	if rec := apitest.Ask(t, w, "POST", path, body); rec.Code != 413 || !strings.Contains(rec.Body.String(), "bytes") {
 		t.Errorf("%d %.300s", rec.Code, rec.Body)
 	}
 }
