@@ -263,6 +263,9 @@ func (a *Apps) Remove(ctx context.Context, viewer engi.Viewer, name string) erro
 
 // Apply implements engi.Apps.
 func (a *Apps) Apply(ctx context.Context, spec engi.ApplySpec) (int64, error) {
+	if err := spec.Faults().Err(); err != nil {
+		return 0, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	x, err := a.find(spec.Viewer, spec.App)

@@ -250,9 +250,6 @@ func (a *apps) beginEdit(c *call, app string, q v1.EditRequest) (seq int64, err 
 		spec.Element = &engi.AppElement{Selector: e.Selector, Text: e.Text, HTML: e.HTML, Path: e.Path, Line: e.Line}
 	}
 	check.also(spec.Faults())
-	if _, err := a.Get(c, c.viewer(), app); err != nil { // check before reading the body
-		return 0, err
-	}
 	if err := check.err(); err != nil {
 		return 0, err
 	}
@@ -269,14 +266,7 @@ func (a *apps) begin(c *call, app string, q v1.ApplyRequest) (seq int64, err err
 		defer c.free(body)
 		q.Text = string(body)
 	}
-	spec := engi.ApplySpec{Viewer: c.viewer(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key}
-	if _, err := a.Get(c, c.viewer(), app); err != nil { // check before reading the body
-		return 0, err
-	}
-	if err := spec.Faults().Err(); err != nil {
-		return 0, err
-	}
-	return a.Apply(c, spec)
+	return a.Apply(c, engi.ApplySpec{Viewer: c.viewer(), App: app, Text: q.Text, Message: q.Message, Actor: c.auth.ID, Keep: q.Keep, Snapshot: q.Snapshot, Idempotency: c.key})
 }
 
 func (a *apps) watch(c *call, in *watchApp, _ none) error {
