@@ -66,7 +66,7 @@ func (c *Client) WatchRun(ctx context.Context, id string, after int64) iter.Seq2
 		return &call{method: http.MethodGet, path: runs + segment(id) + "/events", query: set("after", offset(after)), header: ndjson()}
 	}
 	read := func(e v1.AgentUpdate) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.AgentUpdate]{read: read, remedy: "the run goes on: watch it again"}, func(e *v1.AgentUpdate) (wanted, last bool) {
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.AgentUpdate]{read: read, remedy: "the run continues: watch it again"}, func(e *v1.AgentUpdate) (wanted, last bool) {
 		after = e.Offset
 		return true, e.Run != nil
 	})

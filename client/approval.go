@@ -71,7 +71,7 @@ func (c *Client) FollowApprovals(ctx context.Context, after int64) iter.Seq2[v1.
 func VerifyApproval(a v1.Approval, key []byte) (r v1.ApprovalRecord, err error) {
 	switch {
 	case a.Record == "":
-		return r, errors.New("nobody has decided on it: there is no record")
+		return r, errors.New("the request was not decided: it has no record")
 	case len(key) != ed25519.PublicKeySize:
 		return r, errors.New("the key does not have 32 bytes")
 	case !ed25519.Verify(key, []byte(a.Record), a.Signature):
@@ -93,7 +93,7 @@ func VerifyApproval(a v1.Approval, key []byte) (r v1.ApprovalRecord, err error) 
 		*t = t.UTC()
 	}
 	if !reflect.DeepEqual(says, r) {
-		return r, errors.New("the approval is not what its record says")
+		return r, errors.New("the approval differs from its record")
 	}
 	return r, nil
 }

@@ -111,5 +111,5 @@ func ExampleVerifyApproval() {
 	fmt.Println(err)
 	// Output:
 	// allowed POST api.example.com
-	// the approval is not what its record says
+	// the approval differs from its record
 }

@@ -45,7 +45,7 @@ func (c *Client) WatchOperation(ctx context.Context, id string, after int64) ite
 		return &call{method: http.MethodGet, path: operations + segment(id) + "/events", query: set("offset", offset(after)), header: ndjson()}
 	}
 	read := func(e v1.OperationUpdate) (string, *v1.Problem) { return e.Type, e.Error }
-	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.OperationUpdate]{read: read, remedy: "the operation goes on: watch it again"}, func(e *v1.OperationUpdate) (wanted, last bool) {
+	return resumed(ctx, c, next, func() int64 { return after }, stream[v1.OperationUpdate]{read: read, remedy: "the operation continues: watch it again"}, func(e *v1.OperationUpdate) (wanted, last bool) {
 		after = e.Offset
 		return true, e.Operation != nil
 	})

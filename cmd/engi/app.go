@@ -544,7 +544,7 @@ func (a *appWrite) Run(ctx context.Context, g *globals) error {
 		case err != nil:
 			return err
 		case strings.Contains(text, "</file>"):
-			return engi.Errorf(engi.Invalid, "%s has </file> in it, which ends a file in a model's text", a.Path).WithRemedy("write it in two parts, like '</' + 'file>'")
+			return engi.Errorf(engi.Invalid, "%s contains </file>, which ends a file in a model's text", a.Path).WithRemedy("write it in two parts, like '</' + 'file>'")
 		}
 		q := v1.ApplyRequest{Text: fmt.Sprintf("<file path=\"%s\">\n%s</file>", a.Path, text), Message: cmp.Or(a.Message, "Edit "+a.Path)}
 		seq, err := d.ApplyToApp(ctx, a.Name, q, "")

@@ -229,7 +229,7 @@ Examples:
 
 func (x *approvalsVerify) Run(ctx context.Context, g *globals) error {
 	if !x.KeyOnly && (x.ID == "") == (x.File == "") {
-		return engi.Errorf(engi.Invalid, "there is nothing to verify").WithRemedy("give the ID of an approval, or --file")
+		return engi.Errorf(engi.Invalid, "there is no data to verify").WithRemedy("give the ID of an approval, or --file")
 	}
 	key, err := base64.StdEncoding.DecodeString(x.PublicKey)
 	if err != nil {
@@ -264,7 +264,7 @@ func (x *approvalsVerify) Run(ctx context.Context, g *globals) error {
 	}
 	r, err := client.VerifyApproval(a, key)
 	if err != nil {
-		return engi.Errorf(engi.Denied, "approval %s: %v", printable(a.ID), err).WithRemedy("if the key of secrets was rotated since, use --public-key with the former one")
+		return engi.Errorf(engi.Denied, "approval %s: %v", printable(a.ID), err).WithRemedy("if the key of secrets was rotated since then, use --public-key with the earlier key")
 	}
 	if g.JSON {
 		return g.printJSON(r)

@@ -104,7 +104,7 @@ func (a *attackRun) Run(ctx context.Context, g *globals) error {
 	case report.Counts[attack.Broke] > 0:
 		return exitCode(exitBroke)
 	case report.Counts[attack.Held] == 0:
-		return engi.Errorf(engi.Unavailable, "nothing could be tried").WithRemedy("see the reasons above; 'engi doctor' says what is missing")
+		return engi.Errorf(engi.Unavailable, "no attempt could be made").WithRemedy("see the reasons above; 'engi doctor' shows the missing parts")
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (a *attackVerify) Run(g *globals) error {
 	}
 	by := attack.Fingerprint(key)
 	if a.By != "" && a.By != by {
-		return engi.Errorf(engi.Denied, "%s is signed by %s, not by %s", a.File, by, a.By).WithRemedy("ask whose key that is")
+		return engi.Errorf(engi.Denied, "%s is signed by %s, not by %s", a.File, by, a.By).WithRemedy("ask which user has this key")
 	}
 	if g.JSON {
 		return g.printJSON(map[string]any{"by": by, "report": r})

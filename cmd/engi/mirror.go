@@ -91,7 +91,7 @@ func (m *mirrorWarm) Run(ctx context.Context, g *globals) error {
 		}
 		g.note("%d of %d packages are there, %s", last.Done-last.Failed, last.Total, last.Bytes)
 		if last.Failed > 0 {
-			return engi.Errorf(engi.Unavailable, "%d of %d packages cannot be had", last.Failed, last.Total).WithRemedy("look at the reasons above, and try again")
+			return engi.Errorf(engi.Unavailable, "%d of %d packages are not available", last.Failed, last.Total).WithRemedy("look at the reasons above, and try again")
 		}
 		return nil
 	})

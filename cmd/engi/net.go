@@ -316,7 +316,7 @@ Examples:
 
 func (n *netSet) Run(ctx context.Context, g *globals) error {
 	if !n.given() && !n.Replace {
-		return engi.Errorf(engi.Invalid, "nothing to change").WithRemedy("give --mode, --allow, --deny, --grant, --request or --group; 'engi net show' prints the current policy")
+		return engi.Errorf(engi.Invalid, "no change is requested").WithRemedy("give --mode, --allow, --deny, --grant, --request or --group; 'engi net show' prints the current policy")
 	}
 	return g.atServer(ctx, func(d *connection) error {
 		var p v1.NetworkPolicy

@@ -110,7 +110,7 @@ func (s *serveCommand) detach(ctx context.Context, g *globals, c config.Config) 
 		return engi.Errorf(engi.Internal, "%v", err)
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
-		return engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with --data-dir")
+		return engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory that you may write to with --data-dir")
 	}
 	path := datadir.LogFile(c.DataDir)
 	log, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -122,7 +122,7 @@ func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
 func (s *sessionCreate) repository() (*v1.Git, error) {
 	if s.Git == "" {
 		if s.Ref+s.GitSecret+s.Push+s.Branch != "" || s.Depth != 0 || s.Submodules {
-			return nil, engi.Errorf(engi.Invalid, "there is no repository that --ref, --depth, --submodules, --git-secret, --push or --branch could be about").WithRemedy("name it with --git URL")
+			return nil, engi.Errorf(engi.Invalid, "--ref, --depth, --submodules, --git-secret, --push and --branch need a repository").WithRemedy("name it with --git URL")
 		}
 		return nil, nil
 	}

@@ -317,11 +317,11 @@ func (w *workspacePreview) Run(ctx context.Context, g *globals) error {
 	shows := w.Static != "" || w.Port != 0
 	switch {
 	case w.Public && !shows:
-		return engi.Errorf(engi.Invalid, "--public says who may see something").WithRemedy("say what with --static or --port")
+		return engi.Errorf(engi.Invalid, "--public says who may see something").WithRemedy("name the preview with --static or --port")
 	case w.WebSocket && w.Port == 0:
-		return engi.Errorf(engi.Invalid, "--websocket is about a server").WithRemedy("say which with --port")
+		return engi.Errorf(engi.Invalid, "--websocket is about a server").WithRemedy("name the port with --port")
 	case (w.Service != "" || w.TTL != "") && !w.Link:
-		return engi.Errorf(engi.Invalid, "--service and --ttl are about links").WithRemedy("ask for one with --link")
+		return engi.Errorf(engi.Invalid, "--service and --ttl are about links").WithRemedy("create a link with --link")
 	case w.Link:
 		return create(ctx, g, func(d *connection) (v1.Link, error) { return d.LinkWorkspace(ctx, w.Name, w.Service, ttl.Std()) }, func(l v1.Link) string { return l.URL })
 	}
@@ -343,7 +343,7 @@ func (w *workspacePreview) Run(ctx context.Context, g *globals) error {
 		}
 		x, err := d.Workspace(ctx, w.Name)
 		if err == nil && x.Preview == nil {
-			err = engi.Errorf(engi.NotFound, "workspace %s shows nothing", x.Name).WithRemedy("have it show something with --static or --port")
+			err = engi.Errorf(engi.NotFound, "workspace %s has no preview", x.Name).WithRemedy("turn its preview on with --static or --port")
 		}
 		return x, err
 	}, func(x v1.Workspace) string {

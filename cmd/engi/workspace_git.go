@@ -33,7 +33,7 @@ Examples:
 func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
 	git, err := exec.LookPath("git")
 	if err != nil {
-		return engi.Errorf(engi.Unsupported, "there is no git here").WithRemedy("install it: apt-get install git")
+		return engi.Errorf(engi.Unsupported, "git is not available").WithRemedy("install it: apt-get install git")
 	}
 	self, err := os.Executable()
 	if err != nil {

@@ -366,7 +366,7 @@ func (r *Runner) prepare(ctx context.Context, spec engi.RunSpec) (rec Record, me
 		messages = withoutPendingCalls(messages)
 	}
 	if left := pendingCalls(messages); len(left) > 0 {
-		return rec, nil, engi.Errorf(engi.Invalid, "call %.80q of %.80s has no result", left[0].ID, left[0].Name).WithRemedy("send the results of all calls, with the error for those that failed")
+		return rec, nil, engi.Errorf(engi.Invalid, "call %.80q of %.80s has no result", left[0].ID, left[0].Name).WithRemedy("send the results of all calls, and an error for each failed call")
 	}
 	if spec.Input != "" || len(spec.Images) > 0 {
 		messages = append(messages, engi.Message{Role: engi.RoleUser, Text: userText(spec.Context, spec.Input), Images: spec.Images})

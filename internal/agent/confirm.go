@@ -23,7 +23,7 @@ var _ engi.CallDecider = (*Runner)(nil)
 // checkConfirm reports Invalid for names that are not valid names of tools.
 func checkConfirm(names []string) error {
 	if len(names) > maxConfirm {
-		return engi.Errorf(engi.Invalid, "%d tools to confirm are more than %d", len(names), maxConfirm).WithRemedy("use * for all")
+		return engi.Errorf(engi.Invalid, "there are %d tools to confirm; the limit is %d", len(names), maxConfirm).WithRemedy("use * for all")
 	}
 	for _, n := range names {
 		if n == "" || len(n) > 200 {
@@ -131,14 +131,14 @@ func refusal(d engi.CallDecision) tool.Result {
 	if d.Reason != "" {
 		why += ": " + d.Reason
 	}
-	return tool.Failure(engi.Errorf(engi.Denied, "%s", why).WithRemedy("do not repeat it; do something else, or ask what to do"))
+	return tool.Failure(engi.Errorf(engi.Denied, "%s", why).WithRemedy("do not repeat the call; do something else, or ask the user"))
 }
 
 // Decide implements [engi.CallDecider].
 func (r *Runner) Decide(ctx context.Context, viewer engi.Viewer, id engi.RunID, call string, allow bool, reason string) (err error) {
 	defer engi.Annotate(&err, "decide on call %.100q of run %s", call, id)
 	if len(reason) > maxConfirmReason || !utf8.ValidString(reason) || strings.ContainsFunc(reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or some that cannot be printed", maxConfirmReason).WithRemedy("say it in one short line")
+		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or characters that are not printable", maxConfirmReason).WithRemedy("write one short line")
 	}
 	if _, err := r.opt.Store.Get(ctx, viewer, id); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (r *Runner) Decide(ctx context.Context, viewer engi.Viewer, id engi.RunID, 
 	r.mu.Lock()
 	a := r.active[id]
 	r.mu.Unlock()
-	none := engi.Errorf(engi.Conflict, "it does not wait for a decision").WithRemedy("'waiting' of the run has the calls that do")
+	none := engi.Errorf(engi.Conflict, "it does not wait for a decision").WithRemedy("the field 'waiting' of the run has the waiting calls")
 	if a == nil {
 		return none
 	}
@@ -168,6 +168,6 @@ func (r *Runner) Decide(ctx context.Context, viewer engi.Viewer, id engi.RunID, 
 	case <-a.done:
 		return engi.Errorf(engi.Conflict, "the run has ended").WithRemedy("begin another")
 	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "%v", context.Cause(ctx)).WithRemedy("look at the run: the decision may have been taken")
+		return engi.Errorf(engi.Expired, "%v", context.Cause(ctx)).WithRemedy("look at the run: the decision may already be recorded")
 	}
 }

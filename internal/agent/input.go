@@ -43,7 +43,7 @@ func userText(parts []engi.ContextPart, input string) string {
 
 func checkContext(parts []engi.ContextPart) (size int, err error) {
 	if len(parts) > maxParts {
-		return 0, engi.Errorf(engi.Invalid, "%d parts of context, %d at most", len(parts), maxParts).WithRemedy("combine some of them")
+		return 0, engi.Errorf(engi.Invalid, "%d parts of context, %d at most", len(parts), maxParts).WithRemedy("combine some of the rules")
 	}
 	for i, p := range parts {
 		if n := utf8.RuneCountInString(p.Name); n == 0 || n > 64 || p.Name == "NOW" ||
@@ -70,7 +70,7 @@ func checkInput(spec engi.RunSpec) error {
 	case spec.Input == "" && len(images) == 0 && len(spec.Results) == 0 && !endsWithResults(spec.Messages):
 		return engi.Errorf(engi.Invalid, "the input is empty").WithRemedy("give the agent an input or an image")
 	case len(spec.Note) > maxInput:
-		return engi.TooLarge("what is kept with the run has %d bytes, %d at most", len(spec.Note), maxInput).WithRemedy("shorten it")
+		return engi.TooLarge("the data stored with the run has %d bytes; the limit is %d", len(spec.Note), maxInput).WithRemedy("shorten it")
 	case size > maxInput:
 		return engi.TooLarge("the input has %d bytes, %d at most", size, maxInput).WithRemedy("put long texts into files of a sandbox")
 	}
@@ -136,12 +136,12 @@ func checkCalls(messages []engi.Message) error {
 	for i, m := range messages {
 		for _, r := range m.Results {
 			if !open[r.Call] {
-				return engi.Errorf(engi.Invalid, "message %d has the result of a call %.80q that was not made, or has one", i, r.Call).WithRemedy("send the assistant's message with the call before it")
+				return engi.Errorf(engi.Invalid, "message %d has the result of call %.80q, which does not exist or already has a result", i, r.Call).WithRemedy("send the assistant's message with the call before it")
 			}
 			delete(open, r.Call)
 		}
 		if m.Role != engi.RoleTool && len(open) > 0 {
-			return engi.Errorf(engi.Invalid, "a call before message %d has no result", i).WithRemedy("send the results of all calls, with the error for those that failed")
+			return engi.Errorf(engi.Invalid, "a call before message %d has no result", i).WithRemedy("send the results of all calls, and an error for each failed call")
 		}
 		for _, c := range m.Calls {
 			open[c.ID] = true
@@ -280,9 +280,9 @@ func checkTools(spec engi.RunSpec) error {
 	case s.TopP != nil && !(*s.TopP > 0 && *s.TopP <= 1):
 		return engi.Errorf(engi.Invalid, "a top_p of %g is not between 0 and 1", *s.TopP)
 	case len(s.Stop) > 4:
-		return engi.Errorf(engi.Invalid, "%d texts that end an answer, 4 at most", len(s.Stop))
+		return engi.Errorf(engi.Invalid, "there are %d stop sequences; the limit is 4", len(s.Stop))
 	case slices.ContainsFunc(s.Stop, func(t string) bool { return t == "" || len(t) > 1000 }):
-		return engi.Errorf(engi.Invalid, "a text that ends an answer has 1 to 1000 bytes")
+		return engi.Errorf(engi.Invalid, "a stop sequence has 1 to 1000 bytes")
 	case s.Effort != "" && !slices.Contains(engi.Efforts(), s.Effort):
 		return engi.Errorf(engi.Invalid, "there is no effort %.40q", s.Effort).WithRemedy("use none, low, medium or high")
 	}
@@ -297,7 +297,7 @@ func withResults(messages []engi.Message, results []engi.ToolResult) ([]engi.Mes
 	for i, r := range results {
 		at := slices.IndexFunc(pending, func(c engi.ToolCall) bool { return c.ID == r.Call })
 		if at < 0 {
-			return nil, engi.Errorf(engi.Invalid, "there is no call %.80q that waits for its result", r.Call).WithRemedy("send one result for each of the last run's calls, with its ID")
+			return nil, engi.Errorf(engi.Invalid, "no call %.80q waits for its result", r.Call).WithRemedy("send one result for each of the last run's calls, with its ID")
 		}
 		if size += len(r.Text); size > maxInput {
 			return nil, engi.Errorf(engi.Invalid, "the results have more than %d bytes", maxInput).WithRemedy("shorten them")

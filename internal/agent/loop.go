@@ -408,7 +408,7 @@ func (a *activeRun) callTool(ctx context.Context, tools []tool.Tool, c engi.Tool
 		}
 		r = tool.Failure(engi.Errorf(engi.NotFound, "there is no tool %.80q", c.Name).WithRemedy("use one of: %s", strings.Join(names, ", ")))
 	case resumed && !tools[at].Repeatable:
-		r = tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call, and how much of it was done is unknown").
+		r = tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call; it may have been done in part").
 			WithRemedy("check its effects before you repeat it"))
 	default:
 		if r, err = a.runTool(ctx, tools[at], c); err != nil {

@@ -75,7 +75,7 @@ func (s Settings) Validate() error {
 	}
 	for name, share := range map[string]float64{"memory": s.Memory, "errors": s.Errors, "cache": s.Cache} {
 		if !(share >= 0 && share <= 1) {
-			return engi.Errorf(engi.Invalid, "apps.%s is %v, which is no share", name, share).WithRemedy("write 0.8 for 80 %%, or 0 for no threshold")
+			return engi.Errorf(engi.Invalid, "apps.%s is %v, not a share between 0 and 1", name, share).WithRemedy("write 0.8 for 80 %%, or 0 for no threshold")
 		}
 	}
 	for _, a := range []engi.AppAction{s.OnMemory, s.OnErrors, s.OnLatency, s.OnFiles, s.OnCache, s.OnStartup} {

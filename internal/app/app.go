@@ -185,14 +185,14 @@ func (s *Service) reconcile(ctx context.Context) error {
 			continue
 		}
 		if r.Applying != 0 {
-			why := engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply it again")
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the apply").WithRemedy("apply the text again")
 			if _, err := s.ended(ctx, r.ID, why); err != nil {
 				s.opt.Log.WarnContext(ctx, "record the end of an apply; it is tried again", "app", r.ID, "error", err)
 				s.begin(ctx, func(context.Context) { s.endApply(r.ID, why) })
 			}
 		}
 		if r.Editing != 0 {
-			why := engi.Errorf(engi.Unavailable, "the node was stopped during the edit").WithRemedy("look at what there is, and edit again")
+			why := engi.Errorf(engi.Unavailable, "the node was stopped during the edit").WithRemedy("look at the app's files, and edit again")
 			if err := s.edited(ctx, r.ID, eventData{Error: errorOf(why)}); err != nil {
 				return err
 			}
@@ -319,7 +319,7 @@ func madeUp(id engi.AppID) string { return "app-" + id.Label()[:8] }
 func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, error) {
 	all, err := s.opt.Store.List(ctx, owner.Viewer(), engi.Paging{})
 	if err == nil && owner != "" && len(all) >= maxApps {
-		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the most", len(all)).WithRemedy("remove one that is not needed")
+		err = engi.Errorf(engi.Exhausted, "there are already %d apps, which is the limit", len(all)).WithRemedy("remove an unused one")
 	}
 	return all, err
 }
@@ -349,8 +349,8 @@ func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (
 	case !t.VisibleTo(owner.Reach()):
 		return t, engi.ErrNoTemplate
 	case t.Start == "" || len(t.Ports) == 0 || t.WorkDir == "" || t.WorkDir == "/":
-		return t, engi.Errorf(engi.Invalid, "the template %s is not one of an app", name).
-			WithRemedy("use vite-react, node-api or fastapi, or one whose definition has working_dir, ports and start")
+		return t, engi.Errorf(engi.Invalid, "the template %s is not for apps", name).
+			WithRemedy("use vite-react, node-api or fastapi, or a template whose definition has working_dir, ports and start")
 	}
 	return t, nil
 }

@@ -424,7 +424,7 @@ func (d *pendingFiles) put(out output.Output, say *reporter) (bad string, err er
 			}
 		}
 		if !ok && e.From != "" {
-			return e.Path, engi.Errorf(engi.Conflict, "there is no %s that could be moved to %s", e.From, e.Path).WithRemedy("have the model write the whole file")
+			return e.Path, engi.Errorf(engi.Conflict, "there is no %s to move to %s", e.From, e.Path).WithRemedy("have the model write the whole file")
 		}
 		if text, err = edit.Apply(text, e.Blocks); err != nil {
 			return e.Path, engi.Errorf(engi.KindOf(err), "%s: %w", e.Path, err)

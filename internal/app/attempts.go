@@ -141,7 +141,7 @@ func attemptName(app string, seq int64, n int) string {
 func (x *attempt) fork(ctx context.Context, e *session, files []File) error {
 	if x.attempt > 1 { // the first attempt uses the edit's own slot
 		if x.took = x.s.edits.Take(x.owner, 1); !x.took {
-			return engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one")
+			return engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait until one ends")
 		}
 	}
 	if _, err := x.s.underLimit(ctx, x.owner); err != nil {
@@ -311,7 +311,7 @@ func (x *attempt) test(ctx context.Context, command string) {
 // models do not bias it.
 func (e *session) ask(ctx context.Context, well []*attempt) (best *attempt, why string, err error) {
 	if e.purse.empty() {
-		return nil, "", engi.Errorf(engi.Exhausted, "nothing is left of the greatest cost")
+		return nil, "", engi.Errorf(engi.Exhausted, "the maximum cost is reached")
 	}
 	well = slices.Clone(well)
 	rand.Shuffle(len(well), func(i, k int) { well[i], well[k] = well[k], well[i] })

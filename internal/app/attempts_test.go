@@ -256,7 +256,7 @@ func TestAttemptsAreBounded(t *testing.T) {
 	c = &contestants{t: t, answers: [][]string{{page(1, "")}, {page(2, "")}}, costs: []int64{50, 50}, choose: chosen("page 2")}
 	w.models = c
 	s, _ = w.begin(t)
-	if _, last := edit(t, s, "shop", engi.EditSpec{Attempts: 2, MaxCost: 100, Judge: &engi.AppJudge{Model: "x:judge"}}); last.Error != nil || last.Attempt != 1 || last.Cost != 100 || !strings.Contains(last.Text, "nothing is left") {
+	if _, last := edit(t, s, "shop", engi.EditSpec{Attempts: 2, MaxCost: 100, Judge: &engi.AppJudge{Model: "x:judge"}}); last.Error != nil || last.Attempt != 1 || last.Cost != 100 || !strings.Contains(last.Text, "the maximum cost is reached") {
 		t.Errorf("it ended with %+v, %v", last, last.Error)
 	}
 	alone(t, w, s, "shop")

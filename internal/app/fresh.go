@@ -39,7 +39,7 @@ func (s *Service) fresh(ctx context.Context, r Record) (Record, error) {
 		}
 	}
 	if ctx.Err() != nil {
-		return r, engi.Errorf(engi.Expired, "look what is in the sandbox: %v", context.Cause(ctx))
+		return r, engi.Errorf(engi.Expired, "list the sandbox's files: %v", context.Cause(ctx))
 	}
 	if !engi.Is(err, engi.NotFound, engi.Expired) {
 		s.opt.Log.WarnContext(ctx, "look what is in the sandbox of an app; its last revision is read", "app", r.ID, "error", err)

@@ -90,7 +90,7 @@ type message struct {
 	} `json:"error"`
 }
 
-var errBrowser = engi.Errorf(engi.Unavailable, "the browser says what it may not")
+var errBrowser = engi.Errorf(engi.Unavailable, "the browser sent a message that it may not send")
 
 // listen sends the messages that a process writes to its standard output, each ended
 // by a zero byte, until the process or ctx ends. The last value has the error.

@@ -276,7 +276,7 @@ func TestPagesAreLookedAt(t *testing.T) {
 // TestBrowsersThatFail checks that edits continue, and report once that no page was viewed.
 func TestBrowsersThatFail(t *testing.T) {
 	for mode, want := range map[string]string{
-		"none": "the template has no chromium-headless-shell", "garbage": "the browser says what it may not", "flood": "the browser says what it may not", "forged": "",
+		"none": "the template has no chromium-headless-shell", "garbage": "the browser sent a message that it may not send", "flood": "the browser sent a message that it may not send", "forged": "",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -77,7 +77,7 @@ func (s *Service) beginEdit(ctx context.Context, r Record, spec engi.EditSpec, m
 		q.Key = editKey + q.Key
 	}
 	if s.opt.Models == nil {
-		return 0, engi.Errorf(engi.Unsupported, "this node has no language models").WithRemedy("have a model write elsewhere, and apply what it writes")
+		return 0, engi.Errorf(engi.Unsupported, "this node has no language models").WithRemedy("have a model write elsewhere, and apply its text")
 	}
 	for _, model := range models {
 		if err := s.opt.Models.Check(ctx, r.Owner, model); err != nil {
@@ -85,7 +85,7 @@ func (s *Service) beginEdit(ctx context.Context, r Record, spec engi.EditSpec, m
 		}
 	}
 	if !s.edits.Take(r.Owner, 1) {
-		return 0, engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait for the end of one").WithRetry(engi.Retry{AfterMillis: 5000})
+		return 0, engi.Errorf(engi.Exhausted, "too many apps are being edited").WithRemedy("wait until one ends").WithRetry(engi.Retry{AfterMillis: 5000})
 	}
 	id, owner, a := r.ID, r.Owner, s.live(r.ID)
 	if r, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) (err error) {
@@ -218,12 +218,12 @@ func (e *session) loop(ctx context.Context) error {
 	for {
 		if e.spec.MaxCost > 0 && e.cost >= e.spec.MaxCost || e.purse.empty() {
 			return engi.Errorf(engi.Exhausted, "the model has cost %.4f of %.4f, and the app is not well", float64(e.cost)/1e6, float64(e.spec.MaxCost)/1e6).
-				WithRemedy("edit again with a higher bound, or correct it by hand")
+				WithRemedy("edit again with a higher maximum, or correct the app by hand")
 		}
 		if e.rounds++; e.rounds > e.spec.Rounds {
 			e.rounds--
 			return engi.Errorf(engi.Conflict, "the app is not well after %d rounds: %.1000s", e.rounds, strings.Join(e.tried[max(0, len(e.tried)-1):], "")).
-				WithRemedy("edit again with more rounds or a plainer prompt, or go back to an earlier revision")
+				WithRemedy("edit again with more rounds or a simpler prompt, or roll back to an earlier revision")
 		}
 		if err := e.tell(ctx, eventData{Kind: engi.AppRound, Round: e.rounds}); err != nil {
 			return err

@@ -49,7 +49,7 @@ var failures = []struct {
 	{regexp.MustCompile(`(?i)\bE40[13]\b|HTTP error 40[13]`), engi.Denied, false,
 		"the registry refuses it: see 'engi net log', and name a registry that needs a key in the app's network policy"},
 	{regexp.MustCompile(`(?i)\bETIMEDOUT\b|\bECONN(RESET|REFUSED|ABORTED)\b|\bEAI_AGAIN\b|\bENOTFOUND\b|\bE5\d\d\b|\bE429\b|\bERR_SOCKET|socket (hang up|timeout)|timed out|Max retries exceeded|Connection(Reset)?Error|NewConnectionError|HTTP error 5|took longer than`), engi.Unavailable, true,
-		"the registry does not answer: apply it again in a moment; the app's network policy must allow 'packages'"},
+		"the registry does not answer: apply the text again in a moment; the app's network policy must allow 'packages'"},
 }
 
 // install installs packages; without any, it installs those of the app's manifest.

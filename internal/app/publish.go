@@ -79,8 +79,8 @@ func (s *Service) Publish(ctx context.Context, spec engi.PublishSpec) (_ engi.Ap
 
 // build runs the app's build, which writes its files to dist.
 func (s *Service) build(ctx context.Context, u *use, sources tree) error {
-	noBuild := engi.Errorf(engi.Conflict, "the app has no build that leaves files to serve").
-		WithRemedy("only pages can be published, no servers: give package.json a script 'build' that writes them to dist, as vite-react has")
+	noBuild := engi.Errorf(engi.Conflict, "the app's build produces no files to serve").
+		WithRemedy("only pages can be published, not servers: add a script 'build' to package.json that writes pages to dist, as in vite-react")
 	if _, ok := sources["package.json"]; !ok {
 		return noBuild
 	}
@@ -111,7 +111,7 @@ func (s *Service) build(ctx context.Context, u *use, sources tree) error {
 	}
 	if code != 0 {
 		return engi.Errorf(engi.Conflict, "the build ended with %d:\n%.4000s", code, strings.Join(printed, "\n")).
-			WithRemedy("correct it and publish again; what was published before stays")
+			WithRemedy("correct the app and publish again; the earlier published build stays")
 	}
 	fi, err := u.g.Stat(ctx, u.dir+"/"+distDir)
 	if err != nil && !engi.Is(err, engi.NotFound) {
@@ -149,7 +149,7 @@ func takeOut(ctx context.Context, u *use, sources tree) (publication, error) {
 			break
 		}
 		if err != nil {
-			return p, engi.Errorf(engi.Unavailable, "read what the build has left: %v", err).WithRemedy("publish again; what was published before stays")
+			return p, engi.Errorf(engi.Unavailable, "read what the build has left: %v", err).WithRemedy("publish again; the earlier published build stays")
 		}
 		name, below := strings.CutPrefix(strings.TrimSuffix(h.Name, "/"), distDir+"/")
 		switch {
@@ -158,18 +158,18 @@ func takeOut(ctx context.Context, u *use, sources tree) (publication, error) {
 		case h.Typeflag != tar.TypeReg:
 			return p, engi.Errorf(engi.Conflict, "%.100q of the build is a link or a device", h.Name).WithRemedy("have the build write files only")
 		case !below || checkName(name) != nil || seen[name]:
-			return p, engi.Errorf(engi.Conflict, "%.100q is no path that can be published", h.Name).WithRemedy("have the build write files with plain names below dist")
+			return p, engi.Errorf(engi.Conflict, "%.100q cannot be published", h.Name).WithRemedy("have the build write files with plain names below dist")
 		case h.Size > maxPublishedFile:
-			return p, engi.Errorf(engi.Exhausted, "%s of the build has %d bytes, %d MiB is the most", name, h.Size, maxPublishedFile>>20).WithRemedy("load what is large from elsewhere")
+			return p, engi.Errorf(engi.Exhausted, "%s of the build has %d bytes; the limit is %d MiB", name, h.Size, maxPublishedFile>>20).WithRemedy("load large content from another server")
 		}
 		seen[name] = true
 		p.bytes += h.Size
 		if len(seen) > maxPublished || p.bytes > maxPublishedAll {
-			return p, engi.Errorf(engi.Exhausted, "the build has left more than %d files or %d MiB", maxPublished, maxPublishedAll>>20).WithRemedy("load what is large from elsewhere")
+			return p, engi.Errorf(engi.Exhausted, "the build has left more than %d files or %d MiB", maxPublished, maxPublishedAll>>20).WithRemedy("load large content from another server")
 		}
 		data, err := io.ReadAll(io.LimitReader(in, h.Size))
 		if err != nil || int64(len(data)) != h.Size {
-			return p, engi.Errorf(engi.Unavailable, "read %s of the build: %v", name, err).WithRemedy("publish again; what was published before stays")
+			return p, engi.Errorf(engi.Unavailable, "read %s of the build: %v", name, err).WithRemedy("publish again; the earlier published build stays")
 		}
 		f := Published{Path: name, Size: h.Size, Digest: p.keep(data), Fixed: isFixed(name, sources)}
 		if packed := compress(name, data); packed != nil {
@@ -178,7 +178,7 @@ func takeOut(ctx context.Context, u *use, sources tree) (publication, error) {
 		p.files = append(p.files, f)
 	}
 	if !seen[indexPage] {
-		return p, engi.Errorf(engi.Conflict, "the build has left no %s in dist", indexPage).WithRemedy("have it write one: it is the first page")
+		return p, engi.Errorf(engi.Conflict, "the build has left no %s in dist", indexPage).WithRemedy("have the build write index.html, the first page")
 	}
 	return p, nil
 }

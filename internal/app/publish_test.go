@@ -223,9 +223,9 @@ func TestPublishRefuses(t *testing.T) {
 			t.Errorf("%v (%q), want %s", err, engi.RemedyOf(err), want)
 		}
 	}
-	refuses(engi.Conflict, "has no build")
+	refuses(engi.Conflict, "produces no files to serve")
 	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("package.json", `{"scripts":{"build":5}}`) })
-	refuses(engi.Conflict, "has no build")
+	refuses(engi.Conflict, "produces no files to serve")
 	w.change(a.Sandbox, func(b *fakeSandbox) { b.put("package.json", `{"scripts":{"build":"vite build"}}`) })
 	w.dist = map[string]string{"index.html": "first"}
 	if _, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"}); err != nil {
@@ -234,7 +234,7 @@ func TestPublishRefuses(t *testing.T) {
 	w.dist = nil
 	refuses(engi.Conflict, "the build ended with 2:\nsrc/App.tsx:1: it is wrong")
 	w.dist = map[string]string{}
-	refuses(engi.Conflict, "has no build")
+	refuses(engi.Conflict, "produces no files to serve")
 	w.dist = map[string]string{"other.html": ""}
 	refuses(engi.Conflict, "no index.html")
 	page := map[string]string{"index.html": "second"}
@@ -246,7 +246,7 @@ func TestPublishRefuses(t *testing.T) {
 	} {
 		w.dist, w.links = page, []tar.Header{h}
 		_, err := s.Publish(t.Context(), engi.PublishSpec{Viewer: "ann", App: "shop"})
-		if !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "of the build") && !strings.Contains(err.Error(), "no path") {
+		if !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "of the build") && !strings.Contains(err.Error(), "cannot be published") {
 			t.Errorf("%q: %v", h.Name, err)
 		}
 	}

@@ -184,7 +184,7 @@ func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
 		},
 	})
 	if snapshot != "" && u.rec.Sandbox == "" && engi.Is(err, engi.NotFound) {
-		err = engi.Errorf(engi.NotFound, "the snapshot %s that the app was to begin with is gone", snapshot).WithRemedy("remove the app, and branch again from what there is")
+		err = engi.Errorf(engi.NotFound, "the snapshot %s, with which the app was to start, no longer exists", snapshot).WithRemedy("remove the app, and branch again from an existing revision")
 	}
 	return booted, err
 }
@@ -379,7 +379,7 @@ func (u *use) stage(ctx context.Context, put []content) (err error) {
 			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), graceTime)
 			defer cancel()
 			if _, e := u.clearStage(late); e != nil {
-				err = fmt.Errorf("%w; what was staged stays for now: %v", err, e)
+				err = fmt.Errorf("%w; the staged files stay for now: %v", err, e)
 			}
 		}
 	}()

@@ -127,7 +127,7 @@ func (u *use) restart(ctx context.Context) error {
 
 // serverError adds the server's output to an error.
 func (u *use) serverError(ctx context.Context, p engi.Process, err error) error {
-	return engi.Errorf(engi.Unavailable, "%v:\n%s", err, outputOf(ctx, p, maxPrinted)).WithRemedy("correct what it complains about")
+	return engi.Errorf(engi.Unavailable, "%v:\n%s", err, outputOf(ctx, p, maxPrinted)).WithRemedy("correct the reported problem")
 }
 
 // stopServer ends the app's server, if it is running.

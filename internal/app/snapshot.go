@@ -182,10 +182,10 @@ func (s *Service) snapshotOf(ctx context.Context, r Record, number int64) (k Sna
 	case k.ID != "":
 		return k, nil
 	case number == 0:
-		return k, engi.Errorf(engi.NotFound, "the app has no snapshot").WithRemedy("make one: 'engi app snapshot', or apply with --snapshot")
+		return k, engi.Errorf(engi.NotFound, "the app has no snapshot").WithRemedy("create a snapshot with 'engi app snapshot', or apply with --snapshot")
 	}
 	return k, engi.Errorf(engi.NotFound, "revision %d has no snapshot, or has none any more", number).
-		WithRemedy("'engi app history' shows those that have; without --snapshot, the files alone are those of that revision")
+		WithRemedy("'engi app history' shows the revisions with a snapshot; without --snapshot, only the files of the revision are restored")
 }
 
 // Restore implements [engi.Apps].
@@ -273,7 +273,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 	if u.down = u.probe(ctx) != nil; u.down || len(changed) > 0 {
 		wrong, err := s.settle(ctx, u, changed, s.reporter(ctx, u, 0))
 		if err = cmp.Or(err, wrong); err != nil {
-			return rev, engi.Errorf(engi.KindOf(err), "%w", err).WithRemedy("go back to another revision; nothing has changed")
+			return rev, engi.Errorf(engi.KindOf(err), "%w", err).WithRemedy("roll back to another revision; the app is unchanged")
 		}
 	}
 	now, contents, err := a.copy.read(ctx, u.g, u.dir)

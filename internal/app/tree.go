@@ -144,12 +144,12 @@ func (t tree) check() error {
 }
 
 func tooMuch(files int, size int64) error {
-	return engi.Errorf(engi.Exhausted, "the app has %d files of %d bytes or more, %d files and %d MiB are the most", files, size, maxFiles, maxTree>>20).
-		WithRemedy("leave out what can be made or downloaded")
+	return engi.Errorf(engi.Exhausted, "the app has %d files of %d bytes or more; the limits are %d files and %d MiB", files, size, maxFiles, maxTree>>20).
+		WithRemedy("leave out generated and downloaded files")
 }
 
 func tooLarge(p string, size int64) error {
-	return engi.Errorf(engi.Exhausted, "%s has %d bytes, %d MiB is the most", p, size, maxFile>>20).WithRemedy("split it, or load what is large from elsewhere")
+	return engi.Errorf(engi.Exhausted, "%s has %d bytes; the limit is %d MiB", p, size, maxFile>>20).WithRemedy("split it, or load large content from another server")
 }
 
 // changes returns the changes from t to next, ordered by path.
@@ -322,7 +322,7 @@ func walk(ctx context.Context, g engi.Guest, dir string) (all []engi.FileInfo, e
 			switch {
 			case fi.Mode.IsDir() && strings.Count(p, "/") < maxDepth && !(path.Dir(p) == "." && slices.Contains(untrackedRoot, p)):
 				if dirs = append(dirs, fi.Path); len(dirs) > 4*maxFiles {
-					return nil, engi.Errorf(engi.Exhausted, "the app has more directories than %d", 4*maxFiles).WithRemedy("leave out what can be made or downloaded")
+					return nil, engi.Errorf(engi.Exhausted, "the app has more directories than %d", 4*maxFiles).WithRemedy("leave out generated and downloaded files")
 				}
 			case fi.Mode.IsRegular():
 				if fi.Size > maxFile {

@@ -126,7 +126,7 @@ const patience = v1.Duration(time.Minute)
 func (r *run) escapes(ctx context.Context) {
 	for _, p := range Escapes(r.Canary) {
 		if p.Host && r.Canary == "" {
-			r.skip("escape", p.Name, fmt.Errorf("the node is on another machine: no file of its host is known here"))
+			r.skip("escape", p.Name, fmt.Errorf("the node is on another machine: this command cannot read files of its host"))
 			continue
 		}
 		x, err := r.Client.Run(ctx, v1.ExecutionRequest{Language: p.Language, Code: p.Code, Timeout: patience})

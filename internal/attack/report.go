@@ -90,7 +90,7 @@ func Verify(file []byte) (Report, ed25519.PublicKey, error) {
 		return Report{}, nil, fmt.Errorf("this is no signed report: %w", err)
 	}
 	if !ed25519.Verify(s.PublicKey, append([]byte(reportContext), b.Bytes()...), s.Signature) {
-		return Report{}, nil, errors.New("the signature is not that of this report: it was changed")
+		return Report{}, nil, errors.New("the signature does not match this report: the report was changed")
 	}
 	var r Report
 	if err := json.Unmarshal(b.Bytes(), &r); err != nil {

@@ -180,7 +180,7 @@ func (r *run) tenancy(ctx context.Context) {
 	}
 }
 
-var errNothing = fmt.Errorf("nothing is found")
+var errNothing = fmt.Errorf("no document is found")
 
 // exhaustion runs programs that use all resources they can get: each must end with the expected cause,
 // and another program that runs at the same time must give the right answer.

@@ -53,7 +53,7 @@ func (l *Index) add(ctx context.Context, spec engi.DocumentSpec, configured bool
 func checkSpec(spec engi.DocumentSpec) error {
 	switch {
 	case spec.URL == "" && spec.Text == "":
-		return engi.Errorf(engi.Invalid, "it has neither a URL nor text").WithRemedy("give one of them")
+		return engi.Errorf(engi.Invalid, "it has neither a URL nor text").WithRemedy("set one of them")
 	case len(spec.Package) > maxName || len(spec.Title) > maxHeading || !utf8.ValidString(spec.Package+spec.Title) ||
 		strings.ContainsFunc(spec.Package+spec.Title, func(r rune) bool { return r < ' ' || r == 0x7f }):
 		return engi.Errorf(engi.Invalid, "its package or title is not one line of at most %d bytes", maxName)

@@ -223,7 +223,7 @@ func (f EventFilter) Check() error {
 	for _, t := range f.Types {
 		name := strings.TrimSuffix(t, "*")
 		if len(name) > 128 || t == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-") != "" {
-			return Errorf(Invalid, "types: %.140q is not a type of events", t).WithRemedy("use types like sandbox.running, or sandbox.* for all that begin so")
+			return Errorf(Invalid, "types: %.140q is not a type of events", t).WithRemedy("use types such as sandbox.running, or sandbox.* for all types with this prefix")
 		}
 	}
 	return nil

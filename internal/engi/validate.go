@@ -180,7 +180,7 @@ func (a PageAction) Faults() (f Faults) {
 	case len(a.Action) > maxActionName:
 		f.Addf("action", "it is longer than %d bytes", maxActionName)
 	case !utf8.ValidString(a.Action) || strings.ContainsFunc(a.Action, func(r rune) bool { return !unicode.IsPrint(r) }):
-		f.Addf("action", "it has something other than printable characters in it")
+		f.Addf("action", "it has characters that are not printable")
 	}
 	switch data := bytes.TrimLeft(a.Data, " \t\r\n"); {
 	case len(a.Data) > maxActionData:
@@ -607,7 +607,7 @@ func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 func (f *Faults) program(p Program, b Bounds) {
 	switch {
 	case p.Language == "":
-		f.Addf("language", "it is missing; say one of %s", strings.Join(names(Languages()), ", "))
+		f.Addf("language", "it is missing; use one of %s", strings.Join(names(Languages()), ", "))
 	case !slices.Contains(Languages(), p.Language):
 		f.OneOf("language", string(p.Language), names(Languages())...)
 	}
@@ -665,7 +665,7 @@ func (f *Faults) files(files []SourceFile, b Bounds) (total int64) {
 	seen := make(map[string]bool, len(files))
 	for i, file := range files {
 		if seen[file.Path] {
-			f.Addf(fmt.Sprintf("files[%d].path", i), "%.80q is there twice", file.Path)
+			f.Addf(fmt.Sprintf("files[%d].path", i), "%.80q is listed twice", file.Path)
 		}
 		seen[file.Path] = true
 	}

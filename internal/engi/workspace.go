@@ -53,9 +53,9 @@ func (w Workspace) Allow(viewer Viewer, need WorkspaceRole) error {
 	role := w.RoleOf(viewer)
 	switch {
 	case role == "":
-		return Errorf(NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows those that you work on")
+		return Errorf(NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows your workspaces")
 	case slices.Index(workspaceRoles, role) < slices.Index(workspaceRoles, need):
-		return Errorf(Denied, "a %s of workspace %s may not do that", role, w.ID).WithRemedy("ask its owner for the role %s", need)
+		return Errorf(Denied, "a %s of workspace %s may not do this", role, w.ID).WithRemedy("ask its owner for the role %s", need)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (c WorkspaceChange) Of(before []Collaborator) ([]Collaborator, error) {
 	for _, owner := range c.Unshare {
 		i := at(owner)
 		if i < 0 {
-			return nil, Errorf(NotFound, "%.70q does not work in the workspace", owner).WithRemedy("'engi workspace show' lists who does")
+			return nil, Errorf(NotFound, "%.70q does not work in the workspace", owner).WithRemedy("'engi workspace show' lists the people with their roles")
 		}
 		all = slices.Delete(all, i, i+1)
 	}

@@ -134,7 +134,7 @@ func (r *Runner) add(f Function) (err error) {
 	case r.functions[f.Name].Name != "":
 		return engi.Errorf(engi.Invalid, "there are two functions of that name")
 	case f.Event == "" && f.Cron == "":
-		return engi.Errorf(engi.Invalid, "nothing starts it").WithRemedy("give it an event or a cron")
+		return engi.Errorf(engi.Invalid, "it has neither events nor a schedule").WithRemedy("set its event or its cron")
 	case f.Event != "" && !namePattern.MatchString(f.Event):
 		return engi.Errorf(engi.Invalid, "%.140q is not a type of an event", f.Event).WithRemedy("use up to 128 letters, digits and /._-, beginning with a letter or a digit")
 	case f.Event == engi.EventFunctionLoop || f.Event == engi.EventsDropped:
@@ -207,7 +207,7 @@ func (r *Runner) Replay(ctx context.Context, viewer engi.Viewer, id engi.EventID
 	if function != "" {
 		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
 		if len(functions) == 0 {
-			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all that are")
+			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all waiting functions")
 		}
 	}
 	return r.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)
@@ -260,7 +260,7 @@ func (r *Runner) append(ctx context.Context, spec engi.EventSpec, object map[str
 			return e, nil, err
 		}
 		if len(causes) >= maxCauses {
-			return e, nil, engi.Errorf(engi.Denied, "the event was sent by a chain of %d functions that started each other", len(causes)).WithRemedy("make sure that functions do not start each other endlessly")
+			return e, nil, engi.Errorf(engi.Denied, "the event ends a chain of %d functions that started each other", len(causes)).WithRemedy("make sure that functions do not start each other endlessly")
 		}
 	}
 	if err := r.checkShare(spec.Owner, len(functions)); err != nil {

@@ -53,7 +53,7 @@ func Read(h http.Header) (string, error) {
 	var f engi.Faults
 	f.Key("header."+Header, key)
 	if strings.ContainsFunc(key, func(r rune) bool { return r < '!' || r > '~' }) {
-		f.Addf("header."+Header, "it has something other than visible ASCII characters in it")
+		f.Addf("header."+Header, "it has characters other than visible ASCII")
 	}
 	return key, f.Err()
 }

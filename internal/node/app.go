@@ -29,7 +29,7 @@ type authors struct{ *Node }
 
 func (a authors) Check(ctx context.Context, owner engi.Owner, model string) error {
 	if a.models == nil || model == "" && strings.HasPrefix(a.models.Default(), config.Demo+":") {
-		return engi.Errorf(engi.Unsupported, "no language model is configured").WithRemedy("set models.default and [providers.NAME] with api_key_env, or have a model write elsewhere and apply that")
+		return engi.Errorf(engi.Unsupported, "no language model is configured").WithRemedy("set models.default and [providers.NAME] with api_key_env, or apply the text of a model outside of engi")
 	}
 	return a.models.Check(ctx, owner, model)
 }

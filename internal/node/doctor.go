@@ -178,10 +178,10 @@ func resolve(path string) string {
 // 2 GiB.
 func freeSpace(dir string) (free int64, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return 0, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write")
+		return 0, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory that you may write to")
 	}
 	if err := unix.Access(dir, unix.W_OK); err != nil {
-		return 0, engi.Errorf(engi.Denied, "%s: not writable", dir).WithRemedy("choose a directory you may write")
+		return 0, engi.Errorf(engi.Denied, "%s: not writable", dir).WithRemedy("choose a directory that you may write to")
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {

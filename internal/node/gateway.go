@@ -110,7 +110,7 @@ func (w *gateway) complete(p engi.NetworkPolicy) (engi.NetworkPolicy, error) {
 	}
 	if !w.config.Allows(p.Mode) {
 		return p, engi.Errorf(engi.Denied, "sandboxes of this node may have no network of mode %s", p.Mode).
-			WithRemedy("use %s or a narrower one; the operator may raise network.max", w.config.Max)
+			WithRemedy("use %s or a narrower mode; the operator may raise network.max", w.config.Max)
 	}
 	return p, nil
 }

@@ -135,7 +135,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	}
 	n.closers.Add(release)
 	if err := os.MkdirAll(c.CacheDir, 0o700); err != nil {
-		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with cache_dir")
+		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory that you may write to with cache_dir")
 	}
 	if err := n.listen(ctx); err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func (n *Node) scriptAPIs() ([]script.API, error) {
 			value, ok := os.LookupEnv(variable)
 			if !ok {
 				return nil, engi.Errorf(engi.Invalid, "script.apis %s: the environment has no %s", f.Name, variable).
-					WithRemedy("set it, or take the header out of headers_env")
+					WithRemedy("set it, or remove the header from headers_env")
 			}
 			headers[name] = value
 		}

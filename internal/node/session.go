@@ -135,7 +135,7 @@ func diagnoseSessions(ctx context.Context, c config.Config) (detail string, err 
 	s := packages.Status()
 	if s.State != engi.DependenciesReady {
 		return "", engi.Errorf(engi.Unavailable, "the template %s with the packages of sessions is not built", s.Wanted).
-			WithRemedy("the server builds it when it starts; 'engi session deps' shows how that goes")
+			WithRemedy("the server builds it at its start; 'engi session deps' shows the progress")
 	}
 	return fmt.Sprintf("%d packages in template %s", len(s.Packages), s.Wanted), nil
 }

@@ -106,7 +106,7 @@ func (s *Service) unsaved(ctx context.Context, r Record, list []engi.CodeModule)
 		}
 		return lost
 	}
-	return []error{engi.Errorf(engi.KindOf(err), "code that the answer announced is not found again: %w", err).WithRemedy("%s", engi.RemedyOf(err))}
+	return []error{engi.Errorf(engi.KindOf(err), "the code in the answer was not found when it was read again: %w", err).WithRemedy("%s", engi.RemedyOf(err))}
 }
 
 // try saves modules in the docs, and repeats the attempt if that may help.

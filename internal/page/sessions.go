@@ -279,7 +279,7 @@ func (s *Service) pageAt(ctx context.Context, r Record, at int64) (p pageAt, err
 			return p, err
 		}
 		if at > last {
-			return p, engi.Errorf(engi.Invalid, "event %d has not happened yet", at).WithRemedy("name one that has: streams and events of the page say their seq")
+			return p, engi.Errorf(engi.Invalid, "event %d has not happened yet", at).WithRemedy("use a Seq of this page, from its stream or its events")
 		}
 	}
 	switch {

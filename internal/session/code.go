@@ -123,7 +123,7 @@ func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec eng
 	r, err := deno.Start(ctx, l.guest, opt)
 	if err != nil {
 		if engi.Is(err, engi.NotFound) {
-			err = engi.Errorf(engi.Unsupported, "the session's template has no Deno: %w", err).WithRemedy("use the template base, or one made from it")
+			err = engi.Errorf(engi.Unsupported, "the session's template has no Deno: %w", err).WithRemedy("use the template base, or a template based on it")
 		}
 		return engi.CodeResult{}, err
 	}

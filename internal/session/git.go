@@ -249,7 +249,7 @@ func (m *Manager) PushGit(ctx context.Context, viewer engi.Viewer, idOrName stri
 	r := live.record()
 	switch {
 	case r.Git == nil:
-		return engi.GitPushed{}, engi.Errorf(engi.Conflict, "the session has no repository").WithRemedy("create one with git, which names it")
+		return engi.GitPushed{}, engi.Errorf(engi.Conflict, "the session has no repository").WithRemedy("create the branch with git, and push it")
 	case r.Git.Push == nil:
 		return engi.GitPushed{}, engi.Errorf(engi.Denied, "the session may not push").WithRemedy("create one whose git has push")
 	}
@@ -361,7 +361,7 @@ type gitIn struct {
 func (g gitIn) head(ctx context.Context) (string, error) {
 	head, err := g.run(ctx, "rev-parse", "--verify", "HEAD")
 	if err == nil && !gitCommitForm.MatchString(head) {
-		err = engi.Errorf(engi.Conflict, "the repository has no commit").WithRemedy("make one, or clone another")
+		err = engi.Errorf(engi.Conflict, "the repository has no commit").WithRemedy("create the branch, or clone another one")
 	}
 	return head, err
 }
@@ -424,7 +424,7 @@ func (g gitIn) run(ctx context.Context, args ...string) (string, error) {
 		return text, engi.Errorf(engi.Expired, "%s did not end in %v", what, gitTimeout).WithRemedy("give git.depth 1, or see why in the session")
 	default:
 		return text, engi.Errorf(engi.Conflict, "%s failed: %s", what, printable(string(said))).
-			WithRemedy("'engi net log SANDBOX' shows what the egress gateway refused; a password that is refused is changed with 'engi secret set'")
+			WithRemedy("'engi net log SANDBOX' shows the refused connections; a refused password is changed with 'engi secret set'")
 	}
 }
 

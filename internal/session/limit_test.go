@@ -53,7 +53,7 @@ func TestSessionsPerOwner(t *testing.T) {
 				t.Errorf("%v, remedy %q, want %q", err, engi.RemedyOf(err), want)
 			}
 		}
-		refused("terminate one")
+		refused("terminate an unused one")
 		list, err := m.List(t.Context(), "ann", engi.Paging{})
 		if err != nil {
 			t.Fatal(err)

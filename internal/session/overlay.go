@@ -92,7 +92,7 @@ func (m *Manager) findOverlay(ctx context.Context, live *liveSession, spec *engi
 	}
 	_, err := m.opt.Snapshots.Get(ctx, engi.Everyone, string(r.Overlay))
 	if engi.Is(err, engi.NotFound) {
-		m.noteUnsaved(ctx, live, engi.Errorf(engi.NotFound, "somebody removed the snapshot %s with the changes of the disk", r.Overlay).WithRemedy("the disk begins anew"))
+		m.noteUnsaved(ctx, live, engi.Errorf(engi.NotFound, "the snapshot %s with the changes of the disk was removed", r.Overlay).WithRemedy("the disk starts empty"))
 		return m.update(ctx, live, func(r *Record) { r.Overlay = "" })
 	}
 	spec.Snapshot, spec.Onto, spec.Template = r.Overlay, spec.Template, ""

@@ -84,7 +84,7 @@ func TestOverlay(t *testing.T) {
 		files = nil
 		visit("/etc/e", "newer")
 		w.mu.Lock()
-		if last := w.notes[len(w.notes)-1]; last.Type != engi.EventSessionSaveFailed || !strings.Contains(last.Data["error"].(string), "somebody removed") {
+		if last := w.notes[len(w.notes)-1]; last.Type != engi.EventSessionSaveFailed || !strings.Contains(last.Data["error"].(string), "of the disk was removed") {
 			t.Errorf("%+v", last)
 		}
 		w.mu.Unlock()

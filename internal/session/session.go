@@ -517,7 +517,7 @@ func (m *Manager) checkQuota(owner engi.Owner) error {
 	switch {
 	case alive >= maxPerOwner || q.Sessions > 0 && alive >= q.Sessions:
 		return refuse("sessions", 30*time.Second, engi.Errorf(engi.Exhausted, "there are already %d sessions, which is the quota", alive).
-			WithRemedy("terminate one that is not needed, or ask the node's administrator for a larger quota"))
+			WithRemedy("terminate an unused one, or ask the node's administrator for a larger quota"))
 	case q.SessionsPerDay > 0 && day >= q.SessionsPerDay:
 		return refuse("sessions per day", time.Hour, engi.Errorf(engi.Exhausted, "%d sessions were created in the last 24 hours, %d are allowed", day, q.SessionsPerDay).
 			WithRemedy("use the sessions you have for longer, wait, or ask the node's administrator for a larger quota"))

@@ -24,7 +24,7 @@ const (
 	causeLost        = string(engi.CauseSandboxLost)
 )
 
-var errInUse = engi.Errorf(engi.Conflict, "its sandbox is in use").WithRemedy("wait for what runs in it, or terminate the session")
+var errInUse = engi.Errorf(engi.Conflict, "its sandbox is in use").WithRemedy("wait until its executions end, or terminate the session")
 
 // A Step is a change of a session's state. It is recorded as an event.
 type Step struct {
@@ -217,7 +217,7 @@ func (m *Manager) Attach(ctx context.Context, viewer engi.Viewer, idOrName, clie
 		switch {
 		case slices.ContainsFunc(r.Attached, func(c engi.SessionClient) bool { return c.Name == client }):
 		case len(r.Attached) >= maxClients:
-			refused = engi.Errorf(engi.Exhausted, "%d clients are attached to it", maxClients).WithRemedy("detach those that have left")
+			refused = engi.Errorf(engi.Exhausted, "%d clients are attached to it", maxClients).WithRemedy("detach the clients that have left")
 		default:
 			r.Attached = append(slices.Clip(r.Attached), engi.SessionClient{Name: client, Since: timestamp()})
 			r.Note = &Note{Type: engi.EventSessionAttached, Data: map[string]any{"client": client, "clients": len(live.attached()) + 1}}

@@ -63,7 +63,7 @@ func (m *Manager) SaveWorkspace(ctx context.Context, viewer engi.Viewer, idOrNam
 		defer unlock()
 		return m.saveOverlay(ctx, live)
 	default:
-		return engi.WorkspaceCopy{}, engi.Errorf(engi.Conflict, "a session of persistence %s has no copy", r.Persistence).WithRemedy("create one of persistence workspace or overlay")
+		return engi.WorkspaceCopy{}, engi.Errorf(engi.Conflict, "a session of persistence %s has no copy", r.Persistence).WithRemedy("create a session with persistence workspace or overlay")
 	}
 }
 

@@ -71,7 +71,7 @@ type revisionDetail struct {
 
 var (
 	errNoApp      = engi.Errorf(engi.NotFound, "there is no such app").WithRemedy("'engi app list' shows yours")
-	errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows those that are kept")
+	errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows the revisions that are kept")
 )
 
 // appKey returns the key of an app's event with a prefix, so that it differs from keys of

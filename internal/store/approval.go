@@ -128,7 +128,7 @@ func (s approvalStore) Forget(ctx context.Context, viewer engi.Viewer, id engi.A
 			return err
 		}
 		if !a.Memory.Until.After(now) {
-			return engi.Errorf(engi.Conflict, "the decision is not remembered").WithRemedy("'engi approvals remembered' shows those that are")
+			return engi.Errorf(engi.Conflict, "the decision is not remembered").WithRemedy("'engi approvals remembered' shows the remembered decisions")
 		}
 		if _, err := t.exec(ctx, `UPDATE approvals SET until = ? WHERE id = ?`, nanos(now), id); err != nil {
 			return err

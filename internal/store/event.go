@@ -99,7 +99,7 @@ func (t *tx) add(ctx context.Context, s engi.EventSpec, first bool) (_ engi.Even
 		return e, fault(ctx, err)
 	}
 	if s.Expect != 0 && e.Prev != max(s.Expect, 0) {
-		return e, engi.Errorf(engi.Conflict, "the last event about %s is %d, not %d", e.Subject, e.Prev, max(s.Expect, 0)).WithRemedy("read the events since then and try again")
+		return e, engi.Errorf(engi.Conflict, "the last event about %s is %d, not %d", e.Subject, e.Prev, max(s.Expect, 0)).WithRemedy("read the events after this Seq, and try again")
 	}
 	t.events = append(t.events, e)
 	return e, nil
@@ -140,7 +140,7 @@ func scanEventAnd(row scanner, more ...any) (e engi.Event, err error) {
 
 // Get returns one event.
 func (l eventLog) Get(ctx context.Context, viewer engi.Viewer, id engi.EventID) (engi.Event, error) {
-	missing := engi.Errorf(engi.NotFound, "there is no event %.60q", id).WithRemedy("'engi events list' shows yours; old ones are dropped")
+	missing := engi.Errorf(engi.NotFound, "there is no event %.60q", id).WithRemedy("'engi events list' shows your events; old events are removed")
 	return first(ctx, l.db.read, missing, scanEvent, `SELECT `+eventColumns+` FROM events WHERE id = ? AND (? = '*' OR owner = ?)`, string(id), string(viewer), string(viewer))
 }
 

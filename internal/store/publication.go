@@ -65,8 +65,8 @@ func (x appTx) measure(b app.Bounds) error {
 	}
 	total, err := first(x.ctx, x.t, nil, value[int64], `SELECT coalesce(sum(bytes), 0) FROM apps WHERE owner = ?`, x.owner)
 	if err == nil && total > b.Owner {
-		err = engi.Errorf(engi.Exhausted, "the files of all your apps, with their histories, would have %d MiB, %d is the most", total>>20, b.Owner>>20).
-			WithRemedy("remove apps that nobody needs: 'engi app list' shows them")
+		err = engi.Errorf(engi.Exhausted, "the files of all your apps, with their histories, would have %d MiB; the limit is %d", total>>20, b.Owner>>20).
+			WithRemedy("remove unused apps: 'engi app list' shows them")
 	}
 	return err
 }

@@ -107,7 +107,7 @@ func named[T any](ctx context.Context, q querier, noun string, missing error, ow
 	case len(all) == 0:
 		return none, missing
 	case len(all) > 1 && owner(all[0]) != "":
-		return none, engi.Errorf(engi.Conflict, "several owners have a %s of that name", noun).WithRemedy("use its ID")
+		return none, engi.Errorf(engi.Conflict, "several owners have a %s with this name", noun).WithRemedy("use its ID")
 	}
 	return all[0], nil
 }
@@ -137,7 +137,7 @@ func fault(ctx context.Context, err error) error {
 	case strings.Contains(text, "UNIQUE constraint"):
 		return engi.Errorf(engi.Conflict, "it already exists")
 	case strings.Contains(text, "FOREIGN KEY constraint"):
-		return engi.Errorf(engi.NotFound, "the record that it refers to does not exist")
+		return engi.Errorf(engi.NotFound, "the referenced record does not exist")
 	case strings.Contains(text, "SQLITE_FULL"), strings.Contains(text, "disk is full"):
 		return engi.Errorf(engi.Exhausted, "database: %v", err).WithRemedy("free space on the disk of the data directory")
 	case strings.Contains(text, "SQLITE_BUSY"), strings.Contains(text, "SQLITE_LOCKED"):

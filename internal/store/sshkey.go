@@ -25,7 +25,7 @@ func (s sshKeyStore) Put(ctx context.Context, k engi.SSHKey, most int) error {
 			return err
 		}
 		if n >= most {
-			return engi.Errorf(engi.Exhausted, "this owner has %d SSH keys, as many as it may", n).WithRemedy("delete one that is not used any more")
+			return engi.Errorf(engi.Exhausted, "this owner has %d SSH keys, which is the limit", n).WithRemedy("delete an unused one")
 		}
 		_, err = t.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?)`,
 			k.ID, k.Owner, k.Name, k.PublicKey, k.Fingerprint, nanos(k.Created), nanos(k.Used))

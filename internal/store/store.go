@@ -183,8 +183,8 @@ func migrate(ctx context.Context, db *sql.DB, version int64) error {
 		return engi.Errorf(engi.Internal, "migrations: %v", err)
 	}
 	if have > want {
-		return engi.Errorf(engi.Conflict, "schema version %d is newer than this engi, which knows %d", have, want).
-			WithRemedy("run the engi that wrote it or a newer one, or choose another data directory")
+		return engi.Errorf(engi.Conflict, "schema version %d is newer than this engi, which supports %d", have, want).
+			WithRemedy("run the version of engi that wrote it or a newer one, or choose another data directory")
 	}
 	if _, err := p.UpTo(ctx, cmp.Or(version, want)); err != nil {
 		return engi.Errorf(engi.Internal, "migrations: %v", err)

@@ -16,7 +16,7 @@ var _ terminal.Store = terminalStore{}
 func Terminals(db *DB) terminal.Store { return terminalStore{db} }
 
 var (
-	errNoTerminal     = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows those of a session or sandbox")
+	errNoTerminal     = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows the terminals of a session or sandbox")
 	errNoTerminalLink = engi.Errorf(engi.NotFound, "there is no such link")
 )
 

@@ -113,7 +113,7 @@ type workspaceRevision struct {
 }
 
 var (
-	errNoWorkspace         = engi.Errorf(engi.NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows those that you work on")
+	errNoWorkspace         = engi.Errorf(engi.NotFound, "there is no such workspace").WithRemedy("'engi workspace list' shows your workspaces")
 	errNoWorkspaceRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi workspace history' shows them")
 )
 
@@ -231,7 +231,7 @@ func (s workspaceStore) Find(ctx context.Context, viewer engi.Viewer, idOrName s
 	case len(all) == 0:
 		return none, errNoWorkspace
 	case len(all) > 1 && all[0].Owner != viewer.Owner():
-		return none, engi.Errorf(engi.Conflict, "several owners have a workspace of that name").WithRemedy("use its ID")
+		return none, engi.Errorf(engi.Conflict, "several owners have a workspace with this name").WithRemedy("use its ID")
 	}
 	return all[0], nil
 }
@@ -405,8 +405,8 @@ func (x workspaceTx) Revise(r engi.WorkspaceRevision, objects []repo.Object, mos
 	}
 	total, err := first(x.ctx, x.t, nil, value[int64], `SELECT coalesce(sum(bytes), 0) FROM workspaces WHERE owner = ?`, x.owner)
 	if err == nil && total > most {
-		err = engi.Errorf(engi.Exhausted, "the histories of all your workspaces would have %d bytes, %d is the most", total, most).
-			WithRemedy("remove workspaces that nobody needs: 'engi workspace list' shows them")
+		err = engi.Errorf(engi.Exhausted, "the histories of all your workspaces would have %d bytes; the limit is %d", total, most).
+			WithRemedy("remove unused workspaces: 'engi workspace list' shows them")
 	}
 	return err
 }

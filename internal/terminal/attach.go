@@ -176,7 +176,7 @@ func (a *Attachment) Type(ctx context.Context, at int64, data []byte) (next int6
 	return a.next, err
 }
 
-var errReadOnly = engi.Errorf(engi.Denied, "this viewer may only look").WithRemedy("ask the owner for a link that may write")
+var errReadOnly = engi.Errorf(engi.Denied, "this viewer may not write").WithRemedy("ask the owner for a link that may write")
 
 // Resize sets the size of the terminal for all viewers.
 func (a *Attachment) Resize(ctx context.Context, size engi.TerminalSize) error {
@@ -217,7 +217,7 @@ func (a *Attachment) Start(ctx context.Context, offset int64) (Start, error) {
 	case offset > h.End:
 		return Start{}, engi.Errorf(engi.Invalid, "offset %d is beyond the %d bytes of output", offset, h.End).WithRemedy("begin with -1")
 	case offset < FromScreen:
-		return Start{}, engi.Errorf(engi.Invalid, "offset %d", offset).WithRemedy("use 0 or more, -1 for all that is kept, or -2 for the screen")
+		return Start{}, engi.Errorf(engi.Invalid, "offset %d", offset).WithRemedy("use 0 or more, -1 for the whole stored output, or -2 for the screen")
 	case offset >= h.Start, offset == FromOldest && h.Start == 0:
 		return Start{From: max(offset, 0), Missed: -1, End: h.End}, nil
 	}

@@ -12,7 +12,7 @@ import (
 // secretPrefix is the prefix of the secrets of links.
 const secretPrefix = "engi_link_"
 
-var errLink = engi.Errorf(engi.Anonymous, "the link has expired, was taken back, or never was one").WithRemedy("ask for a new one")
+var errLink = engi.Errorf(engi.Anonymous, "the link has expired, was removed, or never existed").WithRemedy("ask for a new link")
 
 // Share creates a link, and returns its secret, which is not stored.
 func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
@@ -31,7 +31,7 @@ func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p Place, id eng
 		return l, "", err
 	}
 	if len(all) >= MaxLinks {
-		return l, "", engi.Errorf(engi.Exhausted, "there are %d links to it already", len(all)).WithRemedy("take some back")
+		return l, "", engi.Errorf(engi.Exhausted, "there are %d links to it already", len(all)).WithRemedy("remove some grants")
 	}
 	l.Terminal, l.Owner = t.ID, t.Owner
 	l.Created = time.Now().UTC().Truncate(time.Millisecond)

@@ -97,8 +97,8 @@ func (e *emulator) write(data []byte, until time.Time) (err error) {
 	data = e.filter.clean(data)
 	for step := range slices.Chunk(data, emulationStep) {
 		if time.Now().After(until) {
-			return engi.Errorf(engi.Exhausted, "it takes too long to find out what the terminal shows").
-				WithRemedy("clear the screen with 'reset'; what is printed is there, only not as a screen")
+			return engi.Errorf(engi.Exhausted, "drawing the terminal's screen takes too long").
+				WithRemedy("clear the screen with 'reset'; the output itself is complete")
 		}
 		_, _ = e.vt.Write(step) // it only fails when it is closed
 	}

@@ -363,7 +363,7 @@ func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p Place, id engi
 	return t, l, nil
 }
 
-var errNone = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows those of a session or sandbox")
+var errNone = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows the terminals of a session or sandbox")
 
 // Get returns a terminal.
 func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (engi.TerminalInfo, error) {

@@ -29,7 +29,7 @@ func (deciding) Wants(_ engi.Webhook, e engi.Event) bool {
 // details of the request that are only in the approval.
 func (d deciding) Request(ctx context.Context, w engi.Webhook, secret string, delivery engi.FunctionRunID, e engi.Event, at time.Time) ([]byte, map[string]string, error) {
 	if !d.Wants(w, e) {
-		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s asks for no decision", e.ID, e.Type)
+		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s needs no decision", e.ID, e.Type)
 	}
 	a, err := d.approvals.Get(ctx, w.Owner.Reach(), engi.ApprovalID(e.Subject))
 	if err != nil {

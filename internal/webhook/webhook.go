@@ -174,9 +174,9 @@ func (m *Manager) check(w engi.Webhook, secret string) error {
 	case err != nil, u.Scheme != "https" && u.Scheme != "http", u.Host == "", u.User != nil, len(w.URL) > maxURL:
 		return invalid("url: it is not an http or https URL of up to %d bytes without a user", maxURL).WithRemedy("use a URL like https://example.com/hooks/engi")
 	case len(w.Name) > 128, strings.ContainsFunc(w.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return invalid("name: it has more than 128 bytes, or some that cannot be printed")
+		return invalid("name: it has more than 128 bytes, or characters that are not printable")
 	case m.formats[w.Format] == nil:
-		return invalid("format: %.40q is unknown", w.Format).WithRemedy("use %s", strings.Join(slices.Sorted(maps.Keys(m.formats)), " or "))
+		return invalid("format: %.40q is not a supported format", w.Format).WithRemedy("use %s", strings.Join(slices.Sorted(maps.Keys(m.formats)), " or "))
 	case len(secret) > maxSecret:
 		return invalid("secret: it has more than %d bytes", maxSecret)
 	}
@@ -187,7 +187,7 @@ func (m *Manager) check(w engi.Webhook, secret string) error {
 		ip := net.ParseIP(u.Hostname())
 		switch {
 		case len(w.Types) > 0:
-			return invalid("types: a webhook that decides has none").WithRemedy("leave them out; make another webhook for other events")
+			return invalid("types: a webhook that decides has no types").WithRemedy("leave them out; make another webhook for other events")
 		case u.Scheme != "https" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()):
 			return invalid("url: decisions are not taken from an unencrypted answer").WithRemedy("use https")
 		}
@@ -317,7 +317,7 @@ func (m *Manager) Deliveries(ctx context.Context, viewer engi.Viewer, id engi.We
 
 // Redeliver implements [engi.Webhooks].
 func (m *Manager) Redeliver(ctx context.Context, viewer engi.Viewer, id engi.WebhookID, event engi.EventID) (_ engi.WebhookDelivery, err error) {
-	defer engi.Annotate(&err, "send event %s to webhook %s again", event, id)
+	defer engi.Annotate(&err, "resend event %s to webhook %s", event, id)
 	h, err := m.find(viewer, id)
 	if err != nil {
 		return engi.WebhookDelivery{}, err

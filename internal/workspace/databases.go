@@ -126,7 +126,7 @@ func (l language) choose(r Record, name string) (ServiceRecord, error) {
 	if name != "" {
 		sr, err := r.service(name)
 		if err == nil && !speaks(sr) {
-			err = engi.Errorf(engi.Unsupported, "service %s is of type %s, which does not speak %s", sr.Name, sr.Type, l.name)
+			err = engi.Errorf(engi.Unsupported, "service %s is of type %s, which does not support %s", sr.Name, sr.Type, l.name)
 		}
 		return sr, err
 	}
@@ -139,7 +139,7 @@ func (l language) choose(r Record, name string) (ServiceRecord, error) {
 	}
 	switch len(found) {
 	case 0:
-		return ServiceRecord{}, engi.Errorf(engi.NotFound, "it has no service that speaks %s", l.name).WithRemedy("add a service of type %s", l.types[0])
+		return ServiceRecord{}, engi.Errorf(engi.NotFound, "it has no service that supports %s", l.name).WithRemedy("add a service of type %s", l.types[0])
 	case 1:
 		return found[0], nil
 	}

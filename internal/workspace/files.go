@@ -163,13 +163,13 @@ func checkFiles(files []engi.WorkspaceFile) error {
 		}
 		switch {
 		case seen[f.Path]:
-			return engi.Errorf(engi.Invalid, "%.100q is there twice", f.Path)
+			return engi.Errorf(engi.Invalid, "%.100q is listed twice", f.Path)
 		case f.Mode != 0 && f.Mode != repo.FileMode && f.Mode != repo.ProgramMode:
 			return engi.Errorf(engi.Invalid, "%.100q has the mode %o", f.Path, f.Mode).WithRemedy("use 644, or 755 for programs")
 		case f.Removed && len(f.Content) > 0:
 			return engi.Errorf(engi.Invalid, "%.100q is to go, but has a content", f.Path)
 		case len(f.Content) > maxFile:
-			return engi.TooLarge("%.100q has %d bytes, %d MiB is the most", f.Path, len(f.Content), maxFile>>20).WithRemedy("keep what is large on a volume")
+			return engi.TooLarge("%.100q has %d bytes; the limit is %d MiB", f.Path, len(f.Content), maxFile>>20).WithRemedy("keep large files on a volume")
 		}
 		seen[f.Path] = true
 		all += int64(len(f.Content))
@@ -181,7 +181,7 @@ func checkFiles(files []engi.WorkspaceFile) error {
 }
 
 func tooLarge(n int64) error {
-	return engi.Errorf(engi.Exhausted, "the files have %d bytes, %d MiB is the most", n, maxTree>>20).WithRemedy("keep what is large on a volume")
+	return engi.Errorf(engi.Exhausted, "the files have %d bytes; the limit is %d MiB", n, maxTree>>20).WithRemedy("keep large files on a volume")
 }
 
 // put returns the files of a version after files are written or removed, and the
@@ -212,7 +212,7 @@ func (s *Service) unchanged(ctx context.Context, u *use, files []engi.WorkspaceF
 	for _, f := range files {
 		if v.Files[f.Path] != u.last.Files[f.Path] {
 			return engi.Errorf(engi.Conflict, "%.100q has changed since revision %d", f.Path, base).
-				WithRemedy("read it again: the last revision is %d", u.rec.Revision)
+				WithRemedy("read the file again: the last revision is %d", u.rec.Revision)
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func (s *Service) change(ctx context.Context, u *use, next repo.Files, objects [
 	before := u.last.Files
 	if len(before.Changes(next)) == 0 {
 		if u.rec.Revision == 0 {
-			return rev, engi.Errorf(engi.Invalid, "nothing changes, and there is no revision yet")
+			return rev, engi.Errorf(engi.Invalid, "the text changes no file, and the app has no revision yet")
 		}
 		return s.opt.Store.Revision(ctx, u.rec.ID, u.rec.Revision)
 	}
@@ -645,7 +645,7 @@ func (h *held) look(content []byte) (string, error) {
 // take reserves n bytes of memory, or reports Exhausted.
 func (h *held) take(n int64) error {
 	if !h.s.held.Take(h.owner, n) {
-		return engi.Errorf(engi.Exhausted, "too much is being recorded at once").WithRemedy("try it again in a moment")
+		return engi.Errorf(engi.Exhausted, "too many recordings are being written at once").WithRemedy("try it again in a moment")
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

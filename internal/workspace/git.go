@@ -86,7 +86,7 @@ func (s *Service) GitPush(ctx context.Context, viewer engi.Viewer, idOrName stri
 	case wanted && u.New != "":
 		failed = s.push(ctx, viewer, r, u, in)
 	case wanted:
-		failed = engi.Errorf(engi.Invalid, "the branch main stays").WithRemedy("go back to an earlier revision with 'engi workspace restore'")
+		failed = engi.Errorf(engi.Invalid, "the branch main cannot be deleted").WithRemedy("go back to an earlier revision with 'engi workspace restore'")
 	}
 	if failed != nil || !wanted {
 		_, _ = io.CopyN(io.Discard, in, maxTree) // git reads no answer before it has sent everything

@@ -198,7 +198,7 @@ func TestPush(t *testing.T) {
 		"a path that is deep":    {map[string]string{strings.Repeat("z/", 40) + "z": "x"}, "too deep"},
 		"more files than may be": {many(10_001), "more than 10000 files"},
 		"more bytes than may be": {map[string]string{"1": blank(16 << 20), "2": blank(16<<20 - 1), "3": blank(16<<20 - 2), "4": blank(16<<20 - 3), "5": blank(16<<20 - 4), "6": blank(16<<20 - 5), "7": blank(16<<20 - 6), "8": blank(16<<20 - 7),
-			"9": blank(16<<20 - 8), "10": blank(16<<20 - 9), "11": blank(16<<20 - 10), "12": blank(16<<20 - 11), "13": blank(16<<20 - 12), "14": blank(16<<20 - 13), "15": blank(16<<20 - 14), "16": blank(16<<20 - 15), "17": blank(16<<20 - 16)}, "256 MiB is the most"},
+			"9": blank(16<<20 - 8), "10": blank(16<<20 - 9), "11": blank(16<<20 - 10), "12": blank(16<<20 - 11), "13": blank(16<<20 - 12), "14": blank(16<<20 - 13), "15": blank(16<<20 - 14), "16": blank(16<<20 - 15), "17": blank(16<<20 - 16)}, "the limit is 256 MiB"},
 	} {
 		if err := pushes(ctx, t, s, what, c.files); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v", what, err)

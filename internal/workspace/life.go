@@ -44,7 +44,7 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkspaceSpec) (_ engi.W
 		return engi.Workspace{}, err
 	}
 	if slices.ContainsFunc(spec.Files, func(f engi.WorkspaceFile) bool { return f.Removed }) {
-		return engi.Workspace{}, engi.Errorf(engi.Invalid, "a new workspace has no files that could go")
+		return engi.Workspace{}, engi.Errorf(engi.Invalid, "a new workspace has no files to delete")
 	}
 	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency}
 	spec.Idempotency = ""
@@ -66,7 +66,7 @@ func (s *Service) add(ctx context.Context, spec engi.WorkspaceSpec, q idempotenc
 		return Record{}, err
 	}
 	if spec.Owner != "" && n >= maxWorkspaces {
-		return Record{}, engi.Errorf(engi.Exhausted, "there are already %d workspaces, which is the most", n).WithRemedy("remove one that is not needed")
+		return Record{}, engi.Errorf(engi.Exhausted, "there are already %d workspaces, which is the limit", n).WithRemedy("remove an unused one")
 	}
 	now := time.Now().UTC()
 	r := Record{
@@ -136,7 +136,7 @@ func checkCollaborators(owner engi.Owner, all []engi.Collaborator) error {
 		case c.Owner == "" || len(c.Owner) > maxName:
 			return engi.Errorf(engi.Invalid, "%.70q is no collaborator", c.Owner).WithRemedy("name the owner of a key")
 		case c.Owner == owner || seen[c.Owner]:
-			return engi.Errorf(engi.Invalid, "%.70q is there twice, or owns the workspace", c.Owner)
+			return engi.Errorf(engi.Invalid, "%.70q is listed twice, or is the workspace's owner", c.Owner)
 		case !slices.Contains([]engi.WorkspaceRole{engi.RoleViewer, engi.RoleReviewer, engi.RoleEditor}, c.Role):
 			return engi.Errorf(engi.Invalid, "%.70q cannot be the role of %.70q", c.Role, c.Owner).WithRemedy("use viewer, reviewer or editor")
 		}

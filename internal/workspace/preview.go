@@ -91,7 +91,7 @@ func (s *Service) PreviewFile(ctx context.Context, viewer engi.Viewer, idOrName,
 		return f, err
 	}
 	if !s.held.Take(r.Owner, o.Size) {
-		return f, engi.Errorf(engi.Exhausted, "too much is being sent").WithRetry(engi.Retry{AfterMillis: 1000})
+		return f, engi.Errorf(engi.Exhausted, "too much data is being sent").WithRetry(engi.Retry{AfterMillis: 1000})
 	}
 	data, err := o.Content()
 	if err != nil {

@@ -216,7 +216,7 @@ func overlay(files repo.Files, changes []engi.AppChange, here repo.Files) repo.F
 // fill changes the files in the sandbox from here to those of the last revision, and
 // records that it has.
 func (s *Service) fill(ctx context.Context, u *use, here repo.Files) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not taken its files for %v", filesTime))
+	ctx, cancel := context.WithTimeoutCause(ctx, filesTime, engi.Errorf(engi.Unavailable, "the sandbox has not accepted its files for %v", filesTime))
 	defer cancel()
 	want := u.last.Files
 	var puts []repo.File

@@ -35,7 +35,7 @@ var serviceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 // found again.
 func (s *Service) newServices(ctx context.Context, have []ServiceRecord, specs []engi.ServiceSpec) ([]ServiceRecord, error) {
 	if len(have)+len(specs) > maxServices {
-		return nil, engi.Errorf(engi.Exhausted, "a workspace has %d services at most", maxServices).WithRemedy("remove one that is not needed")
+		return nil, engi.Errorf(engi.Exhausted, "a workspace has %d services at most", maxServices).WithRemedy("remove an unused one")
 	}
 	all := slices.Clone(have)
 	for _, spec := range specs {
@@ -102,13 +102,13 @@ func checkNeeds(all []ServiceRecord) error {
 		case done:
 			return nil
 		case open:
-			return engi.Errorf(engi.Invalid, "services need each other: %s", strings.Join(way, " needs ")).WithRemedy("have one of them need nothing")
+			return engi.Errorf(engi.Invalid, "services need each other: %s", strings.Join(way, " needs ")).WithRemedy("remove a dependency between them")
 		}
 		state[r.Name] = open
 		for _, need := range r.Needs {
 			i := at(all, need)
 			if i < 0 {
-				return engi.Errorf(engi.Invalid, "service %s needs %.70q, which is not there", r.Name, need).WithRemedy("add that first")
+				return engi.Errorf(engi.Invalid, "service %s needs %.70q, which does not exist", r.Name, need).WithRemedy("add the required service first")
 			}
 			if err := visit(all[i], way); err != nil {
 				return err
@@ -168,7 +168,7 @@ func (s *Service) AddService(ctx context.Context, viewer engi.Viewer, workspace 
 			return engi.Errorf(engi.Conflict, "there is a service %s already", added.Name).WithRemedy("choose another name, or remove the other one first")
 		}
 		if len(r.Services) >= maxServices {
-			return engi.Errorf(engi.Exhausted, "a workspace has %d services at most", maxServices).WithRemedy("remove one that is not needed")
+			return engi.Errorf(engi.Exhausted, "a workspace has %d services at most", maxServices).WithRemedy("remove an unused one")
 		}
 		r.Services = append(slices.Clone(r.Services), added)
 		slices.SortFunc(r.Services, func(a, b ServiceRecord) int { return strings.Compare(a.Name, b.Name) })
@@ -247,7 +247,7 @@ func (s *Service) Dial(ctx context.Context, viewer engi.Viewer, workspace, name 
 	case err != nil:
 		return nil, err
 	case !sr.Exposed:
-		return nil, engi.Errorf(engi.Conflict, "the service is not exposed").WithRemedy("add one with 'exposed', or reach it from a sandbox of the workspace")
+		return nil, engi.Errorf(engi.Conflict, "the service is not exposed").WithRemedy("add a service with 'exposed', or connect from a sandbox of the workspace")
 	case sr.Sandbox == "":
 		return nil, engi.Errorf(engi.Conflict, "the service has no server").WithRemedy("start the workspace, or restart the service")
 	}
@@ -313,7 +313,7 @@ func (s *Service) ServiceLogs(ctx context.Context, viewer engi.Viewer, workspace
 		return "", err
 	}
 	if sr.Sandbox == "" {
-		return "", engi.Errorf(engi.Conflict, "the service has no sandbox, with which its logs go").WithRemedy("start the workspace, or restart the service")
+		return "", engi.Errorf(engi.Conflict, "the service has no sandbox, and its logs are removed with the sandbox").WithRemedy("start the workspace, or restart the service")
 	}
 	k, err := server.Find(sr.Type, sr.Wanted)
 	if err != nil {

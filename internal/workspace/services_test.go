@@ -137,7 +137,7 @@ func TestServicesFail(t *testing.T) {
 			t.Errorf("after %v: %+v, %v", time.Since(began), got, err)
 		}
 		got, err = s.AddService(t.Context(), "o", "shop", engi.ServiceSpec{Type: engi.ServiceRedis, Needs: []string{"bad"}})
-		if err != nil || got.State != engi.ServiceFailed || !strings.Contains(got.Error.Text, "bad, which it needs, is failed") {
+		if err != nil || got.State != engi.ServiceFailed || !strings.Contains(got.Error.Text, "the required service bad is failed") {
 			t.Errorf("%+v, %v", got, err)
 		}
 		w.in("", func(*fakeSandbox) { w.broken["bad"] = 0 })
@@ -221,7 +221,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "workspace"}, engi.Invalid, "not a name"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "A.b"}, engi.Invalid, "not a name"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Name: "db"}, engi.Conflict, "already"},
-			{engi.ServiceSpec{Type: engi.ServicePostgres, Needs: []string{"x"}}, engi.Invalid, "not there"},
+			{engi.ServiceSpec{Type: engi.ServicePostgres, Needs: []string{"x"}}, engi.Invalid, "does not exist"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Needs: []string{"postgres"}}, engi.Invalid, "need each other"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"POSTGRES_USER": "x y"}}, engi.Invalid, "POSTGRES_USER"},
 			{engi.ServiceSpec{Type: engi.ServicePostgres, Env: map[string]string{"X": strings.Repeat("x", 20<<10)}}, engi.Invalid, "variables"},

@@ -158,7 +158,7 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 		case err != nil:
 			return s.missed(ctx, key, r, err)
 		case need.State == engi.ServiceFailed || need.State == engi.ServiceStopped:
-			return s.missed(ctx, key, r, engi.Errorf(engi.Unsupported, "service %s, which it needs, is %s", name, need.State).WithRemedy("restart %s first", name))
+			return s.missed(ctx, key, r, engi.Errorf(engi.Unsupported, "the required service %s is %s", name, need.State).WithRemedy("restart %s first", name))
 		case need.State != engi.ServiceHealthy:
 			return r, needPause, nil
 		}
@@ -260,7 +260,7 @@ func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *serve
 	if err := s.opt.Sandboxes.Stop(ctx, engi.Everyone, r.Sandbox); err != nil {
 		return err
 	}
-	return engi.Errorf(engi.Unavailable, "its sandbox has run for as long as one may").WithRemedy("it is started again in another one")
+	return engi.Errorf(engi.Unavailable, "its sandbox has reached the maximum lifetime").WithRemedy("the work starts again in another sandbox")
 }
 
 func (s *Service) awake() time.Duration { return cmp.Or(s.opt.MaxAwake, 24*time.Hour) }

@@ -83,7 +83,7 @@ func (w *Workspaces) find(viewer engi.Viewer, name string, role engi.WorkspaceRo
 		switch {
 		case string(x.ID) != name && x.Name != name:
 		case slices.Index(roles, has) < slices.Index(roles, role):
-			return nil, engi.Errorf(engi.Denied, "a %s of workspace %s may not do that", has, x.ID).WithRemedy("ask its owner for the role %s", role)
+			return nil, engi.Errorf(engi.Denied, "a %s of workspace %s may not do this", has, x.ID).WithRemedy("ask its owner for the role %s", role)
 		default:
 			return x, nil
 		}
@@ -293,7 +293,7 @@ func (x *workspace) write(spec engi.WriteSpec) (engi.WorkspaceRevision, error) {
 		case f.Path == "" || path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || strings.HasPrefix(f.Path, ".."):
 			return engi.WorkspaceRevision{}, engi.Errorf(engi.Invalid, "%.100q is not the path of a file in a workspace", f.Path).WithRemedy("use a relative path with slashes")
 		case spec.Base > 0 && old.since > spec.Base:
-			return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%s has changed since revision %d", f.Path, spec.Base).WithRemedy("read it again")
+			return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%s has changed since revision %d", f.Path, spec.Base).WithRemedy("read the file again")
 		case f.Removed && !ok:
 			return engi.WorkspaceRevision{}, engi.Errorf(engi.NotFound, "workspace %s has no file %.100q", x.Name, f.Path)
 		case f.Removed:
@@ -322,7 +322,7 @@ func (w *Workspaces) Move(_ context.Context, spec engi.MoveSpec) (engi.Workspace
 			case strings.HasPrefix(p+"/", spec.To+"/"):
 				return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%.100q exists", spec.To).WithRemedy("choose another path")
 			case moves && spec.Base > 0 && f.since > spec.Base:
-				return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%s has changed since revision %d", p, spec.Base).WithRemedy("read it again")
+				return engi.WorkspaceRevision{}, engi.Errorf(engi.Conflict, "%s has changed since revision %d", p, spec.Base).WithRemedy("read the file again")
 			case moves:
 				p, found = path.Join(spec.To, rest), true
 			}
@@ -555,7 +555,7 @@ func (w *Workspaces) GitPush(ctx context.Context, viewer engi.Viewer, name strin
 
 func (x *workspace) push(ctx context.Context, u transfer.Update, in io.Reader) (r engi.WorkspaceRevision, err error) {
 	if u.New == "" {
-		return r, engi.Errorf(engi.Invalid, "the branch main stays")
+		return r, engi.Errorf(engi.Invalid, "the branch main cannot be deleted")
 	}
 	source, refs, err := x.history()
 	if err != nil {

@@ -218,7 +218,7 @@ func Search(ctx context.Context, l engi.Docs, chunks, n int) (*SearchTime, error
 		}
 		all = append(all, time.Since(began))
 		if len(f.Hits) == 0 {
-			return nil, engi.Errorf(engi.Internal, "nothing was found for %q", q.Text)
+			return nil, engi.Errorf(engi.Internal, "no result for %q", q.Text)
 		}
 		out.Embedder = f.Embedder
 	}

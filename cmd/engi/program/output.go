@@ -62,7 +62,7 @@ func (b *OutputDir) Write(name string, mode fs.FileMode, size int64, sum string,
 	}
 	if err == nil {
 		if err = b.root.Rename(tmp, filepath.FromSlash(name)); err != nil {
-			err = engi.Errorf(engi.Conflict, "%v", err).WithRemedy("something else has this name: choose an empty directory")
+			err = engi.Errorf(engi.Conflict, "%v", err).WithRemedy("another object has this name: choose an empty directory")
 		}
 	}
 	if err != nil {

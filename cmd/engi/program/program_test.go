@@ -77,7 +77,7 @@ func TestRequest(t *testing.T) {
 		"file, told":         {Source{Path: at("notes.txt"), Language: "js"}, want{"javascript", "notes.txt", []string{"notes.txt"}, ""}},
 		"shebang":            {Source{Path: at("script")}, want{"bash", "script", []string{"script"}, ""}},
 		"unknown":            {Source{Path: at("notes.txt")}, want{err: "cannot tell"}},
-		"bad language":       {Source{Path: at("one.py"), Language: "cobol"}, want{err: "unknown language"}},
+		"bad language":       {Source{Path: at("one.py"), Language: "cobol"}, want{err: "is not supported"}},
 		"code":               {Source{Code: "print(1)", Language: "python"}, want{"python", "", nil, ""}},
 		"code with shebang":  {Source{Code: "#!/bin/bash\necho"}, want{"bash", "", nil, ""}},
 		"code, no language":  {Source{Code: "print(1)"}, want{err: "cannot tell"}},

@@ -78,7 +78,7 @@ func Language(name string) (engi.Language, error) {
 		l = other
 	}
 	if !slices.Contains(engi.Languages(), l) {
-		return "", engi.Errorf(engi.Invalid, "unknown language %.40q", name).WithRemedy("use one of %v", engi.Languages())
+		return "", engi.Errorf(engi.Invalid, "language %.40q is not supported", name).WithRemedy("use one of %v", engi.Languages())
 	}
 	return l, nil
 }
@@ -127,7 +127,7 @@ func (s Source) Request() (req v1.ExecutionRequest, err error) {
 		lang = Guess("", []byte(s.Code))
 	}
 	if lang == "" {
-		return req, engi.Errorf(engi.Invalid, "cannot tell the program's language").WithRemedy("name it with --lang: one of %v", engi.Languages())
+		return req, engi.Errorf(engi.Invalid, "cannot tell the program's language").WithRemedy("name the language with --lang: one of %v", engi.Languages())
 	}
 	req.Language = string(lang)
 	for _, e := range s.Extra {
@@ -137,7 +137,7 @@ func (s Source) Request() (req v1.ExecutionRequest, err error) {
 	}
 	if len(c.files) > 1 && req.Code == "" && req.Entry == "" {
 		return req, engi.Errorf(engi.Invalid, "which file of %s is to be run?", s.Path).
-			WithRemedy("name it with --entry; without that %s looks for %v", lang, entries[lang])
+			WithRemedy("name the file with --entry; without it, %s looks for %v", lang, entries[lang])
 	}
 	req.Files = c.files
 	return req, nil

@@ -285,7 +285,7 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 	}{{r.Sandbox, maxPerSandbox, "of this sandbox"}, {r.Owner, maxPerOwner, "of this owner"}, {nil, maxWaiting, "of this node"}} {
 		if m.waiting[bound.of] >= bound.most {
 			return nil, false, nil, engi.Errorf(engi.Exhausted, "%d requests %s wait for a decision already", bound.most, bound.what).
-				WithRemedy("'engi approvals list' shows them; decide, or have the program ask for less at a time")
+				WithRemedy("'engi approvals list' shows them; decide on some, or have the program send fewer requests at a time")
 		}
 	}
 	if h = m.alike[sum]; h == nil {
@@ -293,7 +293,7 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 			m.rates[r.Owner] = rate.NewLimiter(perSecond, maxPerOwner)
 		}
 		if !m.rates[r.Owner].Allow() {
-			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes ask too often").WithRetry(engi.Retry{AfterMillis: 1000})
+			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes send too many DNS queries").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
 		size := len(r.Body)
 		r.Body = bytes.Clone(r.Body[:min(size, maxBody)])
@@ -442,9 +442,9 @@ func (m *Manager) Decide(ctx context.Context, viewer engi.Viewer, id engi.Approv
 	m.mu.Unlock()
 	switch {
 	case a.State != engi.ApprovalPending:
-		return a, engi.Errorf(engi.Conflict, "it is %s already", a.State).WithRemedy("if the program tries again, it is asked about again; 'engi approvals list' shows what waits")
+		return a, engi.Errorf(engi.Conflict, "it is %s already", a.State).WithRemedy("if the program tries again, a new approval is requested; 'engi approvals list' shows the waiting ones")
 	case h == nil:
-		return a, engi.Errorf(engi.Conflict, "the program has stopped waiting").WithRemedy("if it tries again, it is asked about again")
+		return a, engi.Errorf(engi.Conflict, "the program has stopped waiting").WithRemedy("if the program tries again, a new approval is requested")
 	case full:
 		return a, engi.Errorf(engi.Exhausted, "%d decisions are remembered already", maxRemembered).WithRemedy("forget some, remember a whole rule, or decide without remembering")
 	}
@@ -477,9 +477,9 @@ func check(x engi.ApprovalAnswer, now time.Time) error {
 	until := x.Remember.Until
 	switch {
 	case len(x.Reason) > maxReason, !utf8.ValidString(x.Reason), strings.ContainsFunc(x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or some that cannot be printed", maxReason).WithRemedy("say it in one short line")
+		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or characters that are not printable", maxReason).WithRemedy("write one short line")
 	case until.IsZero() && (x.Remember.AllSandboxes || x.Remember.WholeRule):
-		return engi.Errorf(engi.Invalid, "it does not say until when to remember the decision").WithRemedy("give an end, at most 30 days from now")
+		return engi.Errorf(engi.Invalid, "the time until which to remember the decision is missing").WithRemedy("give an end, at most 30 days from now")
 	case !until.IsZero() && (!until.After(now) || until.After(now.Add(maxMemory))):
 		return engi.Errorf(engi.Invalid, "a decision cannot be remembered until %s", until.Format(time.RFC3339)).WithRemedy("choose an end in the future, at most 30 days from now")
 	}

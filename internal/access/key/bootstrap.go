@@ -101,8 +101,8 @@ func readFile(path string) (secret string, err error) {
 			WithRemedy("move %s away and start again: a new admin key is created", path)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", engi.Errorf(engi.Denied, "its mode is %#o, so others on this machine may use the key", info.Mode().Perm()).
-			WithRemedy("run 'chmod 600 %s'; if others may have read it, delete it and start again: a new admin key is created", path)
+		return "", engi.Errorf(engi.Denied, "its mode is %#o, so other users of this machine may use the key", info.Mode().Perm()).
+			WithRemedy("run 'chmod 600 %s'; if other users may have read it, delete it and start engi again, which creates a new admin key", path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {

@@ -105,11 +105,11 @@ func (r *Keyring) authenticate(ctx context.Context, h Hash) (engi.Key, error) {
 	}
 	if !k.Revoked.IsZero() {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s was revoked at %s", k.ID, k.Revoked.Format(time.RFC3339)).
-			WithRemedy("ask for a new key; whoever has the admin key can create one")
+			WithRemedy("ask for a new key; a holder of the admin key can create one")
 	}
 	if !k.Expires.IsZero() && !time.Now().Before(k.Expires) {
 		return engi.Key{}, engi.Errorf(engi.Anonymous, "key %s expired at %s", k.ID, k.Expires.Format(time.RFC3339)).
-			WithRemedy("ask for a new key; whoever has the admin key can create one")
+			WithRemedy("ask for a new key; a holder of the admin key can create one")
 	}
 	return k, nil
 }
@@ -217,7 +217,7 @@ func check(k engi.Key) error {
 	switch {
 	case k.Owner == "" && !k.Admin: // the empty owner is the node itself
 		return engi.Errorf(engi.Invalid, "a key needs an owner unless it is an admin key").
-			WithRemedy("name an owner, such as a team or a service")
+			WithRemedy("name the owner, such as a team or a service")
 	case k.Owner != "" && !ownerForm.MatchString(string(k.Owner)):
 		return engi.Errorf(engi.Invalid, "%.80q cannot be an owner", string(k.Owner)).
 			WithRemedy("use 1 to 64 letters, digits and any of . _ @ -, beginning with a letter or digit")

@@ -34,7 +34,7 @@ func readKey(path string, known []string) (keyFile, error) {
 		return f, nil
 	case errors.Is(err, fs.ErrNotExist) && len(known) > 0:
 		return f, engi.Errorf(engi.Conflict, "%s is missing, and there are secrets that only it decrypts", path).
-			WithRemedy("restore it from a backup; to give the secrets up, create an empty file with that name: a new key is created")
+			WithRemedy("restore it from a backup; to give up the secrets, create an empty file with this name: a new key is then created")
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return f, err
 	}
@@ -73,8 +73,8 @@ func readFile(path string) (k keyFile, err error) {
 		return k, nil
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return k, engi.Errorf(engi.Denied, "the mode of %s is %#o, so others on this machine may read secrets", path, info.Mode().Perm()).
-			WithRemedy("run 'chmod 600 %s', and change the secrets if others may have read it", path)
+		return k, engi.Errorf(engi.Denied, "the mode of %s is %#o, so other users of this machine may read secrets", path, info.Mode().Perm()).
+			WithRemedy("run 'chmod 600 %s', and change the secrets if other users may have read it", path)
 	}
 	k, err = parseKey(string(data))
 	if err != nil {

@@ -46,7 +46,7 @@ func (s *Service) Check(p engi.NetworkPolicy) error {
 			return g.Secret == packagePrefix+p.Variable && !slices.ContainsFunc(g.Hosts, func(h string) bool { return !slices.Contains(p.Hosts, h) })
 		}
 		if !slices.ContainsFunc(s.packages, meant) {
-			return engi.Errorf(engi.Denied, "secret %s may not go to %s", g.Secret, strings.Join(g.Hosts, ", ")).
+			return engi.Errorf(engi.Denied, "secret %s may not be sent to %s", g.Secret, strings.Join(g.Hosts, ", ")).
 				WithRemedy("it belongs to a package of [[sandbox.dependencies]] and goes to that package's hosts only")
 		}
 	}

@@ -46,7 +46,7 @@ func (s *Service) Permit(ctx context.Context, owner engi.Owner, p engi.NetworkPo
 				x, err := policy.ParseHost(pin)
 				return err == nil && x.Includes(h)
 			}) {
-				return engi.Errorf(engi.Denied, "%s: secret %s may not go to %s", field, name, text).
+				return engi.Errorf(engi.Denied, "%s: secret %s may not be sent to %s", field, name, text).
 					WithRemedy("it is pinned to %s", strings.Join(sec.Hosts, ", "))
 			}
 		}

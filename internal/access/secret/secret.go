@@ -302,7 +302,7 @@ func (s *Service) unsealFor(bound []byte, v Sealed) (string, error) {
 	k := &s.key
 	if v.Key != k.fingerprint {
 		if k = s.old; k == nil || v.Key != k.fingerprint {
-			return "", engi.Errorf(engi.Conflict, "it was sealed with another key than that in %s", s.path).
+			return "", engi.Errorf(engi.Conflict, "it was encrypted with another key than the key in %s", s.path).
 				WithRemedy("store its value again, or restore the previous key file and restart")
 		}
 	}
@@ -318,7 +318,7 @@ func (s *Service) unsealFor(bound []byte, v Sealed) (string, error) {
 }
 
 var errDamaged = engi.Errorf(engi.Internal, "the stored value was changed outside of engi").
-	WithRemedy("store its value again, and find out who writes to the database")
+	WithRemedy("store its value again, and find out which program writes to the database")
 
 // Create stores a secret with sec's Owner, Name and Metadata. It reports
 // Invalid for invalid names, values and metadata, Conflict if the owner has a secret of

@@ -121,7 +121,7 @@ func (m *Manager) Open(ctx context.Context, code string) (string, engi.Key, erro
 	m.mu.Unlock()
 	if !ok || !time.Now().Before(l.expires) {
 		return "", engi.Key{}, engi.Errorf(engi.Anonymous, "this link was used already, or is older than %v", LinkLife).
-			WithRemedy("run 'engi open' for a new one")
+			WithRemedy("run 'engi open' for a new link")
 	}
 	return m.Enter(ctx, l.secret)
 }

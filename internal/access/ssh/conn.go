@@ -280,7 +280,7 @@ func (c *conn) happened(e engi.Event) {
 			c.end(engi.Errorf(engi.NotFound, "session %s has ended", t.session).WithRemedy("create another with 'engi session create'"))
 		}
 	case entered && (e.Subject == string(t.session) || e.Subject == string(t.sandbox)):
-		c.end(engi.Errorf(engi.Unavailable, "the sandbox sleeps or has ended (%s)", e.Type).WithRemedy("connect again: that wakes it if it can be woken"))
+		c.end(engi.Errorf(engi.Unavailable, "the sandbox sleeps or has ended (%s)", e.Type).WithRemedy("connect again: connecting wakes the sandbox if possible"))
 	}
 }
 

@@ -24,11 +24,11 @@ func openHostKey(file string) (xssh.Signer, error) {
 		return nil, engi.Errorf(engi.Internal, "host key of SSH: %v", err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
-		return nil, engi.Errorf(engi.Denied, "others may read %s", file).WithRemedy("run 'chmod 600 %s'; whoever has read it can pose as this server: delete it if somebody did", file)
+		return nil, engi.Errorf(engi.Denied, "other users may read %s", file).WithRemedy("run 'chmod 600 %s'; a user who has read the file can pose as this server: delete it if a user has", file)
 	}
 	key, err := xssh.ParsePrivateKey(text)
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "host key of SSH: %s: %v", file, err).WithRemedy("restore the file, or delete it to have another made, which clients must learn anew")
+		return nil, engi.Errorf(engi.Invalid, "host key of SSH: %s: %v", file, err).WithRemedy("restore the file, or delete it: a new one is then created, which clients must trust again")
 	}
 	return key, nil
 }

@@ -65,17 +65,17 @@ func ParsePublicKey(text string) (_ xssh.PublicKey, comment string, err error) {
 	case len(text) > maxKeyText:
 		return nil, "", engi.Errorf(engi.Invalid, "the public key is longer than %d bytes", maxKeyText).WithRemedy(remedy)
 	case strings.Contains(text, "PRIVATE KEY"):
-		return nil, "", engi.Errorf(engi.Invalid, "that is a private key, which nobody else should have").
-			WithRemedy("send the file that ends in .pub, and make a new pair: this one has left your machine")
+		return nil, "", engi.Errorf(engi.Invalid, "this is a private key, which must stay with its owner").
+			WithRemedy("send the file that ends in .pub, and make a new pair of keys: this private key has left your machine")
 	case strings.ContainsAny(text, "\r\n"):
 		return nil, "", engi.Errorf(engi.Invalid, "there are several lines").WithRemedy("add one key at a time")
 	}
 	pub, comment, options, _, err := xssh.ParseAuthorizedKey([]byte(text))
 	if err != nil {
-		return nil, "", engi.Errorf(engi.Invalid, "that is not a public key: %v", err).WithRemedy(remedy)
+		return nil, "", engi.Errorf(engi.Invalid, "the text is not a public key: %v", err).WithRemedy(remedy)
 	}
 	if len(options) > 0 {
-		return nil, "", engi.Errorf(engi.Invalid, "options like %.40q are not supported", options[0]).WithRemedy("leave out what comes before the type of the key")
+		return nil, "", engi.Errorf(engi.Invalid, "options like %.40q are not supported", options[0]).WithRemedy("leave out the options before the type of the key")
 	}
 	return pub, comment, checkKey(pub)
 }

@@ -167,7 +167,7 @@ func (l *listener) follow(c *conn, ready chan<- error) error {
 			}
 		}
 	}
-	return engi.Errorf(engi.Unavailable, "nothing listens any more: %.200q", said)
+	return engi.Errorf(engi.Unavailable, "no program listens on the port any more: %.200q", said)
 }
 
 func parsePort(s string) (int, error) {

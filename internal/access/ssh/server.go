@@ -307,7 +307,7 @@ const nameLabel = "name"
 // viewer; a session or sandbox that another owner shares with the viewer is then not found.
 func (s *Server) find(ctx context.Context, viewer engi.Viewer, strict bool, name string) (target, error) {
 	absent := engi.Errorf(engi.NotFound, "there is no session or sandbox %.80q", name).
-		WithRemedy("'engi session list' and 'engi sandbox list' show which there are")
+		WithRemedy("'engi session list' and 'engi sandbox list' show their names")
 	if id, err := engi.ParseSandboxID(name); err == nil {
 		b, err := s.o.Sandboxes.Get(ctx, viewer, id)
 		if engi.Is(err, engi.NotFound) || err == nil && (strict && b.Owner.Viewer() != viewer || b.State == engi.Stopping || b.State == engi.Stopped) {
@@ -338,7 +338,7 @@ func (s *Server) find(ctx context.Context, viewer engi.Viewer, strict bool, name
 	case 1:
 		return target{sandbox: all[0].ID}, nil
 	}
-	return target{}, engi.Errorf(engi.Conflict, "%d sandboxes have the name %.80q", len(all), name).WithRemedy("use the ID of one")
+	return target{}, engi.Errorf(engi.Conflict, "%d sandboxes have the name %.80q", len(all), name).WithRemedy("use an ID instead")
 }
 
 // admitted reports Denied unless an owner has a valid API key that may use
@@ -354,7 +354,7 @@ func (s *Server) admitted(ctx context.Context, owner engi.Owner) error {
 			return nil
 		}
 	}
-	return engi.Errorf(engi.Denied, "no API key of this owner may use sandboxes any more").WithRemedy("ask for one with the scope sandboxes; whoever has the admin key can create it")
+	return engi.Errorf(engi.Denied, "no API key of this owner may use sandboxes any more").WithRemedy("ask for a key with the scope sandboxes; a holder of the admin key can create it")
 }
 
 // watched lists the types of events after which connections may have to end.

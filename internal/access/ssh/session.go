@@ -277,7 +277,7 @@ func (s *session) launch(cmd engi.Command) (engi.Guest, engi.Process, error) {
 	p, err := g.Start(s.ctx, cmd)
 	if err != nil {
 		if cmd.Builtin != "" && engi.Is(err, engi.Invalid) {
-			err = engi.Errorf(engi.Unsupported, "the sandbox was started by an earlier engi, which has no %s", cmd.Builtin).WithRemedy("create another")
+			err = engi.Errorf(engi.Unsupported, "the sandbox was started by an earlier version of engi, which has no %s", cmd.Builtin).WithRemedy("create another")
 		}
 		return nil, nil, err
 	}

@@ -65,7 +65,7 @@ func (s source) refusal(status int, header http.Header, body []byte) error {
 	switch {
 	case status >= 300 && status < 400:
 		return engi.Errorf(engi.Invalid, "ask %s: the provider redirects (%d), which is not followed", s.name, status).
-			WithRemedy("set the provider's url in the configuration to where it answers itself")
+			WithRemedy("set the provider's url in the configuration to the address to which it redirects")
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
 		return engi.Errorf(engi.Denied, "ask %s: the provider does not take the key (%d)", s.name, status).
 			WithRemedy("check the provider's api_key_env in the configuration and that variable")
@@ -76,7 +76,7 @@ func (s source) refusal(status int, header http.Header, body []byte) error {
 		return engi.Errorf(engi.Invalid, "ask %s: the provider does not know this model: %s", s.name, text).
 			WithRemedy("check the name of the model in the configuration or the request")
 	case status == http.StatusTooManyRequests:
-		return engi.Errorf(engi.Exhausted, "ask %s: the provider's rate is reached: %s", s.name, text).WithRetry(retry)
+		return engi.Errorf(engi.Exhausted, "ask %s: the provider's rate limit is reached: %s", s.name, text).WithRetry(retry)
 	case status >= 500 || status == http.StatusRequestTimeout || status == http.StatusConflict || header.Get("X-Should-Retry") == "true":
 		return engi.Errorf(engi.Unavailable, "ask %s: %s", s.name, text).WithRetry(retry)
 	}

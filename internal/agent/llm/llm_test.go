@@ -351,7 +351,7 @@ func TestIdleTimeoutAndCancel(t *testing.T) {
 	}, func(o *llm.Options) { o.IdleTimeout = 50 * time.Millisecond; o.Attempts = 1 })
 	hello := llm.Request{Messages: []engi.Message{{Role: engi.RoleUser, Text: "hello"}}}
 	_, err := model(t, r, "openai:a").Generate(t.Context(), hello, func(llm.Delta) error { return nil })
-	if !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "nothing was heard") {
+	if !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "the provider sent nothing") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -34,7 +34,7 @@ func (m *remote) Name() string { return m.name }
 
 func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error) (Reply, error) {
 	if m.provider.Dialect == Responses && q.Stop != nil {
-		return Reply{}, engi.Errorf(engi.Invalid, "ask %s: texts that end an answer are not a part of the responses format", m.name).
+		return Reply{}, engi.Errorf(engi.Invalid, "ask %s: the responses format has no stop sequences", m.name).
 			WithRemedy("leave them out, or use the provider's chat completions")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -42,7 +42,7 @@ func (m *remote) Generate(ctx context.Context, q Request, out func(Delta) error)
 	// Without this watch, a silent provider would block the caller until the caller's own
 	// deadline, which may be far away.
 	watch := time.AfterFunc(m.quiet, func() {
-		cancel(engi.Errorf(engi.Unavailable, "ask %s: nothing was heard for %v", m.name, m.quiet))
+		cancel(engi.Errorf(engi.Unavailable, "ask %s: the provider sent nothing for %v", m.name, m.quiet))
 	})
 	defer watch.Stop()
 	alive := func() { watch.Reset(m.quiet) }
@@ -91,7 +91,7 @@ func (m *remote) ask(ctx context.Context, q Request, object map[string]any, aliv
 	}
 	c.object = object
 	if m.provider.Dialect == Compatible && slices.ContainsFunc(c.messages, hasDocument) {
-		return Reply{}, engi.Errorf(engi.Invalid, "%s takes no PDF", m.name).WithRemedy("send its text, or choose a model of OpenAI, Anthropic or Gemini")
+		return Reply{}, engi.Errorf(engi.Invalid, "%s does not accept PDF files", m.name).WithRemedy("send its text, or choose a model of OpenAI, Anthropic or Gemini")
 	}
 	path, body := m.format.request(c, out != nil)
 	resp, err := send(ctx, m.client, m.source, m.provider.URL+path, body, func(h http.Header) { m.provider.headers(m.format, h) })

@@ -85,7 +85,7 @@ func (c *schemaCounter) countReference(ref string, depth int) (int, error) {
 	}
 	node, ok := resolvePointer(c.root, ref)
 	if !ok {
-		return 0, engi.Errorf(engi.Invalid, "the schema refers to %.80q, which is not in it", ref)
+		return 0, engi.Errorf(engi.Invalid, "the schema refers to %.80q, which it does not contain", ref)
 	}
 	c.counts[ref] = inProgress
 	n, err := c.count(node, depth+1)

@@ -75,7 +75,7 @@ func New(opt Options) (*Remote, error) {
 		opt.Transport = http.DefaultTransport
 	}
 	if len(opt.Servers) > maxServers {
-		return nil, engi.Errorf(engi.Invalid, "%d MCP servers are more than %d", len(opt.Servers), maxServers)
+		return nil, engi.Errorf(engi.Invalid, "there are %d MCP servers; the limit is %d", len(opt.Servers), maxServers)
 	}
 	r := &Remote{opt: opt}
 	for _, s := range opt.Servers {

@@ -235,7 +235,7 @@ func (s *session) call(ctx context.Context, c *tool.Call, t remoteTool, args jso
 	}
 	if _, answered := errors.AsType[*jsonrpc.Error](err); !answered && ctx.Err() == nil {
 		s.discard(conn)
-		err = engi.Errorf(engi.Unavailable, "the connection broke, and how much of the call was done is unknown: %v", err)
+		err = engi.Errorf(engi.Unavailable, "the connection broke; the call may have been done in part: %v", err)
 	}
 	return s.failure(run, causeOf(ctx, err))
 }

@@ -90,7 +90,7 @@ func (s Services) executeCode(ctx context.Context, c *Call, a executeCodeArgs) (
 	lang := engi.Language(strings.ToLower(a.Language))
 	name := lang.MainFile()
 	if name == "" {
-		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is unknown", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
+		return Result{}, engi.Errorf(engi.Invalid, "language %.40q is not supported", a.Language).WithRemedy("use python, javascript, typescript, go or bash")
 	}
 	x, err := s.Executions.Start(ctx, engi.ExecutionSpec{
 		Owner:   c.Owner,

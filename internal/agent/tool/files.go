@@ -62,7 +62,7 @@ const filesTimeout = time.Minute
 // guestTool returns a tool that works in a guest.
 func guestTool[A any](s Services, repeatable bool, name, description string, do func(ctx context.Context, g engi.Guest, a A) (Result, error)) (Tool, error) {
 	t, err := New(name, description, func(ctx context.Context, c *Call, a A) (Result, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; ask for less at once", filesTimeout))
+		ctx, cancel := context.WithTimeoutCause(ctx, filesTimeout, engi.Errorf(engi.Expired, "it took longer than %v; request less at once", filesTimeout))
 		defer cancel()
 		g, release, err := s.enterGuest(ctx, c)
 		if err != nil {

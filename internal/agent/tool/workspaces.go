@@ -206,7 +206,7 @@ func withoutIDs(text string) string { return idPattern.ReplaceAllString(text, ""
 
 func (s Services) createWorkspace(ctx context.Context, c *Call, a createWorkspaceArgs) (Result, error) {
 	if len(a.Services) > maxServices {
-		return Result{}, engi.Errorf(engi.Invalid, "%d services are asked for, %d are the most", len(a.Services), maxServices).WithRemedy("ask for fewer")
+		return Result{}, engi.Errorf(engi.Invalid, "%d services are requested; the limit is %d", len(a.Services), maxServices).WithRemedy("ask for fewer")
 	}
 	spec := engi.WorkspaceSpec{Owner: c.Owner, Name: a.Name}
 	for _, t := range a.Services {

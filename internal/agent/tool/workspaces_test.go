@@ -118,7 +118,7 @@ func TestWorkspaces(t *testing.T) {
 		{tool.Env{Owner: "carl"}, "read_workspace", `{"workspace":"ann/shop"}`, true, "workspace ann/shop from base is running"},
 		{tool.Env{Owner: "carl"}, "read_workspace", `{"workspace":"shop"}`, true, "no workspace"},
 		{tool.Env{Owner: "carl", Workspace: string(x.ID)}, "read_workspace", `{}`, true, "workspace ann/shop from base is running"},
-		{tool.Env{Owner: "carl", Workspace: "ann/shop"}, "run_sql", `{"query":"insert"}`, true, "a reviewer of workspace may not do that"},
+		{tool.Env{Owner: "carl", Workspace: "ann/shop"}, "run_sql", `{"query":"insert"}`, true, "a reviewer of workspace may not do this"},
 		{tool.Env{Owner: "eve"}, "read_workspace", `{"workspace":"ann/shop"}`, true, "no workspace"},
 		{tool.Env{Owner: "eve", Workspace: string(x.ID)}, "run_command", `{"command":"id"}`, true, "no workspace"},
 	} {

@@ -35,10 +35,10 @@ const (
 // block matches no place or several, and Invalid if the text or the blocks are too large.
 func Apply(content string, blocks []Block) (string, error) {
 	if len(blocks) > maxBlocks {
-		return "", engi.Errorf(engi.Invalid, "apply %d changes to a file: %d are the most", len(blocks), maxBlocks).WithRemedy("write the whole file")
+		return "", engi.Errorf(engi.Invalid, "%d changes to one file; the limit is %d", len(blocks), maxBlocks).WithRemedy("write the whole file")
 	}
 	if len(content) > maxText {
-		return "", engi.Errorf(engi.Invalid, "apply changes to a file of %d bytes: %d are the most", len(content), maxText).WithRemedy("leave the file as it is, or write a smaller one")
+		return "", engi.Errorf(engi.Invalid, "a file of %d bytes is too large for changes; the limit is %d", len(content), maxText).WithRemedy("leave the file as it is, or write a smaller one")
 	}
 	t := read(content)
 	for i, b := range blocks {
@@ -72,7 +72,7 @@ func (m *misfit) Error() string { return m.why }
 
 func conflict(n int, b Block, m *misfit) error {
 	first, _, _ := strings.Cut(strings.TrimSpace(b.Search), "\n")
-	return engi.Errorf(engi.Conflict, "change %d, which looks for %q: %s", n, clip.Text(first, 80), m.why).WithRemedy("%s", m.remedy)
+	return engi.Errorf(engi.Conflict, "change %d, with the search text %q: %s", n, clip.Text(first, 80), m.why).WithRemedy("%s", m.remedy)
 }
 
 // A text is the lines of a file.

@@ -126,7 +126,7 @@ func TestApply(t *testing.T) {
 			replace("Counter", "Clicks").Replace(app), []edit.Block{{Search: "      <h1>A title of the page</h1>\n", Replace: "      <h1>Clicks</h1>\n"}}, "", "what it puts there is, at line 8",
 		},
 		"the second is named": {
-			app, []edit.Block{{Search: "Counter", Replace: "Clicks"}, {Search: "nowhere to be found", Replace: "x"}}, "", "change 2, which looks for \"nowhere to be found\"",
+			app, []edit.Block{{Search: "Counter", Replace: "Clicks"}, {Search: "nowhere to be found", Replace: "x"}}, "", "change 2, with the search text \"nowhere to be found\"",
 		},
 		"blank only": {
 			app, []edit.Block{{Search: "\n", Replace: "x\n"}}, "", "blank lines only",

@@ -85,7 +85,7 @@ func (s Services) Declare(d Declared) (_ function.Function, err error) {
 	case d.Sandbox != "" && d.Session != "":
 		return f, engi.Errorf(engi.Invalid, "an agent works in a sandbox or in a session, not in both")
 	case d.Input == "":
-		return f, engi.Errorf(engi.Invalid, "its agent has no input").WithRemedy("give it an input, like {{.Event.Data.question}}")
+		return f, engi.Errorf(engi.Invalid, "its agent has no input").WithRemedy("set its input, such as {{.Event.Data.question}}")
 	}
 	says := map[string]*template.Template{}
 	for name, text := range map[string]string{"input": d.Input, "sandbox": d.Sandbox, "session": d.Session} {

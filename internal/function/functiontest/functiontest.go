@@ -319,7 +319,7 @@ func limits(t *testing.T, open func() function.Engine) {
 		wantState(t, fix.Await(id), engi.FunctionDone, 1)
 	}
 	if all, anna := most[0].Load(), most[1].Load(); all > 3 || anna > 2 {
-		t.Errorf("%d at once and %d of one owner, at most 3 and 2 may", all, anna)
+		t.Errorf("%d at once and %d of one owner; the limits are 3 and 2", all, anna)
 	}
 }
 

@@ -76,7 +76,7 @@ func Open(o Options) (*Manager, error) {
 		m.openACME()
 	}
 	if m.pair == nil && m.magic == nil {
-		return nil, engi.Errorf(engi.Invalid, "tls: there is neither a certificate nor a name to get one for").
+		return nil, engi.Errorf(engi.Invalid, "tls: there is neither a certificate nor a host name for which to get one").
 			WithRemedy("set tls.cert and tls.key, or tls.acme_names")
 	}
 	return m, nil

@@ -120,7 +120,7 @@ func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
 	asks := func(r engi.RequestRule) bool { return r.Action == engi.RequestAsk }
 	if g.o.Approver == nil && (slices.ContainsFunc(p.Requests, asks) ||
 		slices.ContainsFunc(p.Grants, func(g engi.Grant) bool { return slices.ContainsFunc(g.Requests, asks) })) {
-		return nil, engi.Errorf(engi.Unsupported, "a request rule asks, but nobody decides about requests on this node").WithRemedy("let the rule allow or deny")
+		return nil, engi.Errorf(engi.Unsupported, "a request rule needs approvals, but this node has no approvals").WithRemedy("let the rule allow or deny")
 	}
 	return policy.Compile(p, g.node())
 }

@@ -69,7 +69,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			if r.Body != nil {
 				r.Body.Close()
 			}
-			return nil, engi.Errorf(engi.Denied, "request rules judge what goes to %s, and only sandboxes' requests are judged", printable(host)).
+			return nil, engi.Errorf(engi.Denied, "request rules apply to %s, but only requests from sandboxes can be checked", printable(host)).
 				WithRemedy("send the request from a program in a sandbox")
 		}
 	}

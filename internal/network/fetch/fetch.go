@@ -179,7 +179,7 @@ func (o Options) check(u *url.URL) error {
 	case u.User != nil:
 		return engi.Errorf(engi.Denied, "a URL must not carry a user")
 	case len(o.Hosts) > 0 && !slices.ContainsFunc(o.Hosts, func(h string) bool { return covers(h, u) }):
-		return engi.Errorf(engi.Denied, "host %.100q is not among those that may be asked", u.Host)
+		return engi.Errorf(engi.Denied, "host %.100q is not among the allowed hosts", u.Host)
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func (r *reservation) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.coming+int64(len(p)) > c.size {
-		return 0, engi.Errorf(engi.Exhausted, "the package cache is too small for what is being fetched").WithRemedy("try again; the operator may raise mirror.size")
+		return 0, engi.Errorf(engi.Exhausted, "the package cache is too small for the packages being downloaded").WithRemedy("try again; the operator may raise mirror.size")
 	}
 	c.coming += int64(len(p))
 	r.bytes += int64(len(p))

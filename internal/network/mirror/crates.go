@@ -130,7 +130,7 @@ func (c *crates) file(name, version string) *item {
 			DL string `json:"dl"`
 		}
 		if !ok || json.Unmarshal(config, &x) != nil || x.DL == "" {
-			return "", hash{}, engi.Errorf(engi.Conflict, "the index of crates does not say where files are")
+			return "", hash{}, engi.Errorf(engi.Conflict, "the index of crates has no address of files")
 		}
 		return crateURL(x.DL, l), want, nil
 	}}

@@ -208,7 +208,7 @@ func (b *Server) serveItem(w http.ResponseWriter, r *http.Request, it *item) err
 // serveEntry answers with an entry of the cache.
 func (b *Server) serveEntry(w http.ResponseWriter, r *http.Request, it *item, e *entry) error {
 	if e.Status != http.StatusOK {
-		return engi.Errorf(engi.NotFound, "the registry answers %d: there is no such package or version", e.Status)
+		return engi.Errorf(engi.NotFound, "the registry answers %d: the package or version does not exist", e.Status)
 	}
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -470,7 +470,7 @@ func (b *Server) receive(ctx context.Context, it *item, f *flight, resp *http.Re
 	case b.parsing <- struct{}{}:
 		defer func() { <-b.parsing }()
 	case <-ctx.Done():
-		return engi.Errorf(engi.Expired, "%s: other metadata is being read", it.key).WithRemedy("try again")
+		return engi.Errorf(engi.Expired, "%s: other metadata of packages is being downloaded", it.key).WithRemedy("try again")
 	}
 	raw, err := io.ReadAll(body)
 	if err != nil {

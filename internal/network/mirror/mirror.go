@@ -190,7 +190,7 @@ func CheckURL(text string) (*url.URL, error) {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "":
 		return nil, engi.Errorf(engi.Invalid, "%.80q is not the URL of a registry", text).WithRemedy("write it like https://mirror.example.com/path")
 	case u.User != nil:
-		return nil, engi.Errorf(engi.Invalid, "the URL of a registry has a user or a password").WithRemedy("use a registry that needs none")
+		return nil, engi.Errorf(engi.Invalid, "the URL of a registry has a user or a password").WithRemedy("use a registry that needs no password")
 	}
 	return u, nil
 }

@@ -155,7 +155,7 @@ func (b *fakeSandbox) Dial(ctx context.Context, port int) (net.Conn, error) {
 	b.dials++
 	addr := b.ports[port]
 	if addr == "" || b.record.State != engi.Running {
-		return nil, engi.Errorf(engi.Unavailable, "nothing listens on port %d", port)
+		return nil, engi.Errorf(engi.Unavailable, "no program listens on port %d", port)
 	}
 	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err == nil {

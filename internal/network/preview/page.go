@@ -50,7 +50,7 @@ func (p *Proxy) servePage(w http.ResponseWriter, r *http.Request, t target) {
 func (p *Proxy) serveFiles(w http.ResponseWriter, r *http.Request, t target, who access, of string, get func(name string, packed bool) (engi.PublishedFile, error)) {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		p.refuse(w, r, t, http.StatusMethodNotAllowed, "Published pages can be read and nothing else")
+		p.refuse(w, r, t, http.StatusMethodNotAllowed, "Published pages are read-only")
 		return
 	}
 	r, release := p.whileValid(r, who)

@@ -221,7 +221,7 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 		return
 	}
 	if r.Method == http.MethodConnect {
-		p.refuse(w, r, t, http.StatusMethodNotAllowed, "CONNECT is not offered here")
+		p.refuse(w, r, t, http.StatusMethodNotAllowed, "the method CONNECT is not supported")
 		return
 	}
 	if t.bare {
@@ -325,7 +325,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, t target, s engi.S
 	complete = true
 }
 
-var errIdle = errors.New("nothing was sent or received for too long")
+var errIdle = errors.New("the connection was idle for too long")
 
 // An idleTimer calls a function when it has not been touched for some time.
 type idleTimer struct {

@@ -99,7 +99,7 @@ func (p *Proxy) proxyError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	p.log.Debug("no answer", "sandbox", x.target.id, "port", x.target.port, "error", err)
 	if errors.Is(err, errIdle) || errors.Is(context.Cause(r.Context()), errIdle) {
-		p.refuse(w, in, x.target, http.StatusGatewayTimeout, "The service has sent nothing for too long")
+		p.refuse(w, in, x.target, http.StatusGatewayTimeout, "The service sent nothing until the time limit")
 		return
 	}
 	// If the sandbox has ended, report this instead.

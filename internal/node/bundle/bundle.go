@@ -135,7 +135,7 @@ func at(name, path, from string) (Program, error) {
 	}
 	if !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
 		return Program{}, engi.Errorf(engi.Invalid, "%s at %s is not an executable file", name, path).
-			WithRemedy("point '%s' at a file that can be run", ConfigKey(name))
+			WithRemedy("set '%s' to an executable file", ConfigKey(name))
 	}
 	sum, _, err := digest(path)
 	if err != nil {

@@ -456,7 +456,7 @@ func readEnv(c *Config, vars map[string]string, from Sources) error {
 			known[k.Variable] = k.Name
 		} else if name := variable(k.Name); vars[name] != "" {
 			return engi.Errorf(engi.Invalid, "environment variable %s: %s is a table and cannot be set by a variable", name, k.Name).
-				WithRemedy("write it into a file, see 'engi config show', or give it as --set %s=VALUE", k.Name)
+				WithRemedy("write it into a file (see 'engi config show'), or use --set %s=VALUE", k.Name)
 		}
 	}
 	for name := range vars {
@@ -537,7 +537,7 @@ func (c Config) faults() (all []error) {
 	add(emptyPool("admission.on_empty", c.Admission.OnEmpty))
 	a := c.Admission
 	if a.MaxSandboxes < 1 || a.MaxQueue < 0 || a.Boots < 1 || a.ClaimTimeout < 0 || a.MaxWait < 0 || a.MaxCode < 1 || a.MaxInput < a.MaxCode {
-		invalid("max_sandboxes, boots and max_code are at least 1, max_input at least max_code", "[admission] has values with which nothing can run")
+		invalid("max_sandboxes, boots and max_code are at least 1, max_input at least max_code", "[admission] has values that let no execution run")
 	}
 	for _, a := range c.Templates.Images {
 		if image, name, ok := strings.Cut(a, "="); !ok || strings.TrimSpace(image) == "" || !recipe.ValidName(strings.TrimSpace(name)) {
@@ -553,7 +553,7 @@ func (c Config) faults() (all []error) {
 	for i, p := range c.Pools {
 		what := fmt.Sprintf("pools[%d]", i)
 		if p.Language != "" && !slices.Contains(engi.Languages(), engi.Language(p.Language)) {
-			invalid(fmt.Sprintf("use one of %v, or leave it out for bare sandboxes", engi.Languages()), "%s: unknown language %q", what, p.Language)
+			invalid(fmt.Sprintf("use one of %v, or leave it out for bare sandboxes", engi.Languages()), "%s: language %q is not supported", what, p.Language)
 		}
 		if p.Target < 0 || p.Max < 0 || p.Max > 0 && p.Max < p.Target || p.ClaimTimeout < 0 {
 			invalid("", "%s: target %d and max %d contradict each other", what, p.Target, p.Max)

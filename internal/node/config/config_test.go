@@ -258,14 +258,14 @@ agent = "codr"
 	}
 	for _, want := range []string{
 		`listen "nowhere" is not an address`, `log is "xml"`, "unknown key pol", "unknown key limits.memroy (did you mean limits.memory?)",
-		"unknown key pool (here it is called [[pools]]", `unknown language "cobol"`, `there is no agent "codr" (did you mean coder?)`, "ENGI_LIMITS_MEMROY", "8 mistakes:",
+		"unknown key pool (engi calls it [[pools]]", `language "cobol" is not supported`, `there is no agent "codr" (did you mean coder?)`, "ENGI_LIMITS_MEMROY", "8 mistakes:",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in:\n%v", want, err)
 		}
 	}
 	_, _, err = Load(From{File: write(t, "[admission]\nmax_vms = 50\n")})
-	if want := "here it is called admission.max_sandboxes, and max of [[pools]]"; err == nil || engi.RemedyOf(err) != want {
+	if want := "engi calls it admission.max_sandboxes, and max of [[pools]]"; err == nil || engi.RemedyOf(err) != want {
 		t.Errorf("%v, remedy %q, want %q", err, engi.RemedyOf(err), want)
 	}
 }

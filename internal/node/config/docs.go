@@ -70,7 +70,7 @@ func (d Docs) validate() error {
 	}
 	for i, s := range d.Sources {
 		if len(s.URLs)+len(s.Files) == 0 {
-			return engi.Errorf(engi.Invalid, "docs.sources[%d] names no documents", i).WithRemedy("give it urls or files")
+			return engi.Errorf(engi.Invalid, "docs.sources[%d] names no documents", i).WithRemedy("set urls or files")
 		}
 		for _, u := range s.URLs {
 			if !webAddress(u) {

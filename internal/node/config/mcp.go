@@ -84,7 +84,7 @@ func (s MCPServer) server(lookup func(string) (string, bool)) (remote.Server, er
 		if variable, ok := strings.CutPrefix(value, fromEnv); ok {
 			if value, ok = lookup(variable); !ok || strings.TrimSpace(value) == "" {
 				return out, engi.Errorf(engi.Invalid, "mcp.servers: %s: the environment has no %s", s.Name, variable).
-					WithRemedy("set it, or take the server out of the configuration")
+					WithRemedy("set it, or remove the server from the configuration")
 			}
 			value = strings.TrimSpace(value)
 			if name == "Authorization" && s.KeyEnv != "" {

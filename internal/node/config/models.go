@@ -100,7 +100,7 @@ func (c Config) LLMOptions(lookup func(string) (string, bool)) (llm.Options, err
 			key, ok := lookup(p.KeyEnv)
 			if !ok || strings.TrimSpace(key) == "" {
 				return o, engi.Errorf(engi.Invalid, "providers.%s: the environment has no %s", name, p.KeyEnv).
-					WithRemedy("set it, or take the provider out of the configuration")
+					WithRemedy("set it, or remove the provider from the configuration")
 			}
 			out.Key = strings.TrimSpace(key)
 		}

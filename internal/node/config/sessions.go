@@ -106,7 +106,7 @@ func (s Sessions) CheckEnvironment(lookup func(string) (string, bool)) error {
 		}
 		if v, ok := lookup(d.SecretEnv); !ok || v == "" {
 			return engi.Errorf(engi.Invalid, "sandbox.dependencies %s: the environment has no %s", d.Package, d.SecretEnv).
-				WithRemedy("set %s for the server, or take secret_env out", d.SecretEnv)
+				WithRemedy("set %s for the server, or remove secret_env", d.SecretEnv)
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func (d Dependency) validate() error {
 		}
 	}
 	if slices.ContainsFunc(d.Hosts, func(h string) bool { return h == "" || len(h) > 253 || strings.ContainsAny(h, " /,\x00") }) {
-		return engi.Errorf(engi.Invalid, "hosts of %s: one of them is not a host name", d.Package).WithRemedy("write it like api.example.com or *.example.com")
+		return engi.Errorf(engi.Invalid, "hosts of %s: one entry is not a host name", d.Package).WithRemedy("write it like api.example.com or *.example.com")
 	}
 	switch {
 	case d.SecretEnv == "":
@@ -204,7 +204,7 @@ func (d Dependency) validate() error {
 		return engi.Errorf(engi.Invalid, "secret_env of %s is not the name of a variable", d.Package).
 			WithRemedy("write it like LINEAR_API_KEY; the value itself is never in the configuration")
 	case len(d.Hosts) == 0:
-		return engi.Errorf(engi.Invalid, "no host may get the secret of %s", d.Package).WithRemedy("name those that need it in hosts")
+		return engi.Errorf(engi.Invalid, "no host may receive the secret of %s", d.Package).WithRemedy("name the hosts that need it in hosts")
 	}
 	return nil
 }

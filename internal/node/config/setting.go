@@ -158,7 +158,7 @@ func check(file map[string]any, t reflect.Type, prefix string) (faults []error) 
 		if !ok {
 			err := engi.Errorf(engi.Invalid, "unknown key %s%s", prefix, name)
 			if near := spelling.Nearest(name, slices.Sorted(maps.Keys(fields))); otherNames[name] != "" {
-				err = err.WithRemedy("here it is called %s", otherNames[name])
+				err = err.WithRemedy("engi calls it %s", otherNames[name])
 			} else if near != "" {
 				err = err.WithRemedy("did you mean %s%s?", prefix, near)
 			} else {

@@ -154,7 +154,7 @@ func (f Function) validate() error {
 	case f.Name == "":
 		return bad("", "it has no name")
 	case f.Event == "" && f.Cron == "":
-		return bad("give it an event or a cron", "nothing starts it")
+		return bad("set its event or its cron", "it has neither events nor a schedule")
 	case program == (f.Agent != ""):
 		return bad("give it agent and input, or run = {language, code}", "it has to have an agent or a program, one of the two")
 	case program && engi.Language(r.Language).MainFile() == "":

@@ -53,7 +53,7 @@ func Discover(dataDir string) (Endpoint, string, error) {
 		return Endpoint{}, "", err
 	}
 	none := engi.Errorf(engi.NotFound, "no engi server runs on %s", dataDir).
-		WithRemedy("start one with 'engi serve', or name one with ENGI_URL and ENGI_KEY")
+		WithRemedy("start a server with 'engi serve', or name one with ENGI_URL and ENGI_KEY")
 	if !held {
 		return Endpoint{}, "", none
 	}
@@ -96,14 +96,14 @@ func Publish(dataDir string, e Endpoint) error {
 func Hold(dataDir string) (release func(), err error) {
 	defer engi.Annotate(&err, "use data directory %s", dataDir)
 	if err := os.MkdirAll(dataDir, 0o700); err != nil {
-		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory you may write with --data-dir")
+		return nil, engi.Errorf(engi.Denied, "%v", err).WithRemedy("choose a directory that you may write to with --data-dir")
 	}
 	info, err := os.Stat(dataDir)
 	if err != nil {
 		return nil, engi.Errorf(engi.Unavailable, "%v", err)
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return nil, engi.Errorf(engi.Denied, "others may write to it (mode %#o)", info.Mode().Perm()).
+		return nil, engi.Errorf(engi.Denied, "other users may write to it (mode %#o)", info.Mode().Perm()).
 			WithRemedy("run 'chmod 700 %s'", dataDir)
 	}
 	f, err := os.OpenFile(filepath.Join(dataDir, LockName), os.O_CREATE|os.O_RDWR, 0o600)
@@ -117,7 +117,7 @@ func Hold(dataDir string) (release func(), err error) {
 		}
 		text, _ := io.ReadAll(io.LimitReader(f, 200))
 		return nil, engi.Errorf(engi.Conflict, "another engi holds it: %s", strings.TrimSpace(string(text))).
-			WithRemedy("stop that one with 'engi stop', or choose another directory with --data-dir")
+			WithRemedy("stop the other server with 'engi stop', or choose another directory with --data-dir")
 	}
 	// The lock belongs to the open file, which child processes do not inherit. The text is
 	// for users and for the message above.
@@ -141,7 +141,7 @@ func holder(dataDir string) (pid int, err error) {
 		return 0, engi.Errorf(engi.Denied, "%v", err)
 	}
 	if _, err := fmt.Sscanf(string(text), "process %d,", &pid); err != nil || pid < 2 {
-		return 0, engi.Errorf(engi.Internal, "the lock of %s does not say who holds it", dataDir)
+		return 0, engi.Errorf(engi.Internal, "the lock of %s has no process ID of its holder", dataDir)
 	}
 	return pid, nil
 }

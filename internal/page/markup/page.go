@@ -90,7 +90,7 @@ func (p *Page) Set(text string) error {
 		}
 		text = b.String()
 	}
-	return invalid("write simpler markup, and end every element", "the page does not survive being read again")
+	return invalid("write simpler markup, and end every element", "the page changes when it is parsed again")
 }
 
 // HTML returns the page as HTML. NewPage of the result gives the same page.

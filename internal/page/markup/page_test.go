@@ -148,9 +148,9 @@ func TestWhatIsRefused(t *testing.T) {
 	big := strings.Repeat("x", 200<<10)
 	for _, tt := range []struct{ start, patch, want string }{
 		{`<p>1</p>`, `{"selector":"#none","text":"x"}`, "no element is selected"},
-		{`<p>1</p>`, `{"selector":"p:hover","text":"x"}`, ":hover is not known here"},
-		{`<p>1</p>`, `{"selector":"p","text":"x","html":"y"}`, "this one has 2"},
-		{`<p>1</p>`, `{"selector":"p"}`, "this one has 0"},
+		{`<p>1</p>`, `{"selector":"p:hover","text":"x"}`, ":hover is not a supported pseudo-class"},
+		{`<p>1</p>`, `{"selector":"p","text":"x","html":"y"}`, "this patch has 2"},
+		{`<p>1</p>`, `{"selector":"p"}`, "this patch has 0"},
 		{`<p>1</p>`, `{"selector":"body","remove":true}`, "the body itself"},
 		{`<p>1</p>`, `{"selector":"p","html":"<div>x</div>"}`, "<div> can not be in <p>"},
 		{`<p><b>1</b></p>`, `{"selector":"b","append":"<ul></ul>"}`, "<ul> can not be in <p>"},
@@ -169,7 +169,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{strings.Repeat("<div>", 250), `{"selector":"div:empty","append":"` + strings.Repeat("<div>", 9) + `"}`, "more than 256 deep"},
 		{`<p>1</p>`, `{"selector":"` + strings.Repeat("p,", 300) + `p","text":"x"}`, "longer than 512 bytes"},
 		{`<p>1</p>`, `{"selector":"` + strings.Repeat("p ", 20) + `p","text":"x"}`, "more than 16 parts"},
-		{`<table></table><p></p>`, `{"selector":"table,p","html":"<tr></tr>"}`, "means different things"},
+		{`<table></table><p></p>`, `{"selector":"table,p","html":"<tr></tr>"}`, "would be parsed differently"},
 	} {
 		p := markup.NewPage(tt.start)
 		before := p.HTML()

@@ -48,7 +48,7 @@ func (c *change) apply() error {
 	way(q.Remove, c.remove)
 	way(q.Move != nil, c.move)
 	if ways != 1 {
-		return invalid("write one patch for each change", "a patch has one change, this one has %d", ways)
+		return invalid("write one patch for each change", "a patch has one change, but this patch has %d", ways)
 	}
 	if len(q.Attr)+len(q.Class)+len(q.Style) > maxParts {
 		return invalid("write several patches", "the patch has more than %d parts", maxParts)
@@ -189,7 +189,7 @@ func (c *change) insert(text *string, out **string, how string) error {
 				return err
 			}
 			if !first && canonical != markup {
-				return invalid("select elements of one kind", "the markup means different things in the elements that are selected")
+				return invalid("select elements of one kind", "the markup would be parsed differently in each of the selected elements")
 			}
 			parsed[s] = holder
 			if first {
@@ -269,7 +269,7 @@ func fragment(markup string, context *html.Node, s scope) (*html.Node, string, e
 		}
 		markup = b.String()
 	}
-	return nil, "", invalid("write simpler markup, and end every element", "the markup does not survive being read again")
+	return nil, "", invalid("write simpler markup, and end every element", "the markup changes when it is parsed again")
 }
 
 func (c *change) remove() error {
@@ -299,7 +299,7 @@ func (c *change) move() error {
 		return invalid("use append, prepend, before or after", "%.40q is no place", m.Place)
 	}
 	if context == nil {
-		return invalid("use append or prepend", "nothing can be beside the body")
+		return invalid("use append or prepend", "the page has elements beside its body")
 	}
 	for up := to; up != nil; up = up.Parent {
 		if up == n {
@@ -442,7 +442,7 @@ func (c *change) attribute(name string, value *string) (string, *string, error) 
 			return "", nil, fmt.Errorf("it may not be there, or not have this value, in <%s>", n.Data)
 		}
 		if i > 0 && kept != v {
-			return "", nil, fmt.Errorf("it means different things in the elements that are selected")
+			return "", nil, fmt.Errorf("the patch would change the selected elements in different ways")
 		}
 		v = kept
 	}

@@ -349,7 +349,7 @@ func (p *selectorParser) pseudo(c *compound, nested bool) (test, error) {
 		return t, nil
 	}
 	if !p.eat("(") {
-		return nil, fmt.Errorf(":%s is not known here", name)
+		return nil, fmt.Errorf(":%s is not a supported pseudo-class", name)
 	}
 	p.skip()
 	var t test
@@ -398,7 +398,7 @@ func (p *selectorParser) pseudo(c *compound, nested bool) (test, error) {
 			return a == 0 && i == 0 || a != 0 && i%a == 0 && i/a >= 0
 		}
 	default:
-		return nil, fmt.Errorf(":%s is not known here", name)
+		return nil, fmt.Errorf(":%s is not a supported pseudo-class", name)
 	}
 	if p.skip(); !p.eat(")") {
 		return nil, fmt.Errorf(":%s is not closed", name)

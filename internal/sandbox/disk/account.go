@@ -273,7 +273,7 @@ func (j *job) resolveUser(who string) (account, error) {
 		a := account{name: fmt.Sprintf("user%d", uid), uid: uid, gid: uid, home: "/", shell: "/bin/sh"}
 		return a, appendLine(j.tree, "/etc/passwd", fmt.Sprintf("%s:x:%d:%d::/:/bin/sh", a.name, a.uid, a.gid), 0o644)
 	}
-	return account{}, invalid("the image runs as %q, who is not in its /etc/passwd", who).WithRemedy("set 'user' in the definition; the user is created if missing")
+	return account{}, invalid("the image runs as the user %q, which is not in its /etc/passwd", who).WithRemedy("set 'user' in the definition; the user is created if missing")
 }
 
 // writeFiles writes the definition's files to the root.
@@ -304,7 +304,7 @@ func (j *job) writeFiles() error {
 			return err
 		}
 		if !slices.Contains(j.inputs, fileInput(f, hex.EncodeToString(sum.Sum(nil)))) {
-			return engi.Errorf(engi.Conflict, "%s changed while the template was built", f.Source).WithRemedy("build again when it is complete")
+			return engi.Errorf(engi.Conflict, "%s changed while the template was built", f.Source).WithRemedy("build again once it is complete")
 		}
 	}
 	return nil

@@ -100,7 +100,7 @@ func TestForeignDistributions(t *testing.T) {
 	}
 	d := openTemplates(t, Options{Env: []string{"PATH=" + dir}}, nil)
 	_, err := d.Build(t.Context(), "mine", []byte("base: ubuntu-24.04"), nil)
-	wantKind(t, err, engi.Unsupported, "signed with a key")
+	wantKind(t, err, engi.Unsupported, "the key that signed the archive")
 	if args, err := os.ReadFile(said); err != nil || !strings.Contains(string(args), "--keyring="+mine.keyring) {
 		t.Errorf("mmdebstrap was called with %q, %v, without the keyring", args, err)
 	}

@@ -122,7 +122,7 @@ func (j *job) unpackContext(ctx context.Context, archive string, s *stepBuild) (
 	}
 	logSkipped(j.report, skipped)
 	if !slices.Contains(s.hashes, hex.EncodeToString(check.Sum(nil))) {
-		return nil, engi.Errorf(engi.Conflict, "%s changed while it was read", archive).WithRemedy("build again when it is complete")
+		return nil, engi.Errorf(engi.Conflict, "%s changed while it was read", archive).WithRemedy("build again once it is complete")
 	}
 	return t, nil
 }

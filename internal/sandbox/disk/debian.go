@@ -269,7 +269,7 @@ func (j *job) bootstrapError(ctx context.Context, err, unpackErr error) error {
 	case networkTrouble.MatchString(text) || strings.Contains(text, "Failed to fetch"):
 		return engi.Errorf(engi.Unavailable, "mmdebstrap could not fetch packages").WithRemedy("check this machine's network, proxy and apt mirrors, or set 'mirror', then build again")
 	case strings.Contains(text, "NO_PUBKEY") || strings.Contains(text, "is not signed") || strings.Contains(text, "EXPKEYSIG"):
-		return engi.Errorf(engi.Unsupported, "mmdebstrap: the archive is signed with a key that this machine does not have").
+		return engi.Errorf(engi.Unsupported, "mmdebstrap: this machine does not have the key that signed the archive").
 			WithRemedy("upgrade the package with the archive's keyring, or choose another 'mirror'")
 	case strings.Contains(text, "does not have a Release file"):
 		return invalid("mmdebstrap: the mirror does not have this suite").WithRemedy("correct 'base' or 'mirror'")
@@ -353,7 +353,7 @@ func (t *Templates) checkSubordinateIDs() error {
 		return engi.Errorf(engi.Internal, "current user: %v", err)
 	}
 	if _, ok := t.lookPath("newuidmap"); !ok {
-		return engi.Errorf(engi.Unsupported, "newuidmap, without which only root can build Debian templates, is not installed").WithRemedy("apt-get install uidmap")
+		return engi.Errorf(engi.Unsupported, "newuidmap is not installed; without it, only root can build Debian templates").WithRemedy("apt-get install uidmap")
 	}
 	for _, name := range []string{"/etc/subuid", "/etc/subgid"} {
 		data, err := os.ReadFile(name)

@@ -184,7 +184,7 @@ func (t *Templates) find(name string) (engi.Template, error) {
 	}
 	if _, ok := t.partial(name); ok {
 		// The error has no hint to retry: a caller that only looks need not wait.
-		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits", name)
+		return engi.Template{}, engi.Errorf(engi.Unavailable, "%v", t.Incomplete(name)).WithRemedy("run 'engi template build %s', which waits for the build", name)
 	}
 	return engi.Template{}, engi.Errorf(engi.Unavailable, "it is not built yet").WithRemedy("run 'engi template build %s'", name)
 }

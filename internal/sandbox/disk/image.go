@@ -290,7 +290,7 @@ func (j *job) apply(ctx context.Context, layer v1.Layer, want v1.Hash, budget *t
 		got  []byte
 	}{{"layer", digest, packed.Sum(nil)}, {"content of layer", want, unpacked.Sum(nil)}} {
 		if got := hex.EncodeToString(check.got); check.want.Algorithm != "sha256" || check.want.Hex != got {
-			return invalid("the %s %s has the digest sha256:%s, which is not the one in the image", check.what, check.want, got).
+			return invalid("the %s %s has the digest sha256:%s, which differs from the digest in the image", check.what, check.want, got).
 				WithRemedy("do not use this image until its publisher has explained this")
 		}
 	}

@@ -462,7 +462,7 @@ func TestWrongDigestsAreRefused(t *testing.T) {
 	}
 	r.push(t, "lying:1", lying)
 	_, err = d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/lying:1"), nil)
-	wantKind(t, err, engi.Invalid, "not the one in the image")
+	wantKind(t, err, engi.Invalid, "differs from the digest in the image")
 	if _, err := d.Build(t.Context(), "app", []byte("base: oci:"+r.host+"/app:1"), nil); err != nil {
 		t.Errorf("the good one: %v", err)
 	}

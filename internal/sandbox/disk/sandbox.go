@@ -370,7 +370,7 @@ func (j *job) installCommand() (recipe.Command, error) {
 			return recipe.Command{Run: fmt.Sprintf(m.install, strings.Join(j.def.Packages, " "))}, nil
 		}
 	}
-	return recipe.Command{}, invalid("the base has no known package manager (apt-get, apk, dnf)").WithRemedy("install what you need with 'commands', or use another base")
+	return recipe.Command{}, invalid("the base has none of the package managers apt-get, apk and dnf").WithRemedy("install what you need with 'commands', or use another base")
 }
 
 // A lineWriter splits a stream of bytes into lines.

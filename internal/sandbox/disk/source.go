@@ -136,7 +136,7 @@ func (t *Templates) tarSource(name string) (source, error) {
 				return fileError(err)
 			}
 			if got := hex.EncodeToString(check.Sum(nil)); got != sum {
-				return engi.Errorf(engi.Conflict, "%s changed while it was read", name).WithRemedy("build again when it is complete")
+				return engi.Errorf(engi.Conflict, "%s changed while it was read", name).WithRemedy("build again once it is complete")
 			}
 			logSkipped(j.report, skipped)
 			return nil

@@ -62,8 +62,8 @@ func (t *Templates) Incomplete(name string) error {
 			WithRetry(engi.Retry{AfterMillis: wait.Milliseconds()})
 	}
 	share, left := c.progress(stages[name].usual, time.Now())
-	return engi.Errorf(engi.Unavailable, "it is being prepared: %d %% done, ready in about %s", int(100*share), seconds(left)).
-		WithRemedy("ask again then; 'engi template build %s' shows how far it is and waits", name).
+	return engi.Errorf(engi.Unavailable, "it is being prepared: %d %% complete, ready in about %s", int(100*share), seconds(left)).
+		WithRemedy("ask again after the build; 'engi template build %s' shows its progress and waits", name).
 		WithRetry(engi.Retry{AfterMillis: left.Milliseconds()})
 }
 

@@ -54,12 +54,12 @@ func TestStages(t *testing.T) {
 		t.Error("the first part was removed by the name of the whole")
 	}
 	err = d.Incomplete("two")
-	wantKind(t, err, engi.Unavailable, "% done, ready in about")
+	wantKind(t, err, engi.Unavailable, "% complete, ready in about")
 	if after := engi.RetryOf(err).AfterMillis; after < 1000 || after > 100_000 {
 		t.Errorf("come back after %d ms", after)
 	}
 	_, err = d.Get(t.Context(), "two")
-	wantKind(t, err, engi.Unavailable, "% done")
+	wantKind(t, err, engi.Unavailable, "% complete")
 	if engi.RetryOf(err) != (engi.Retry{}) {
 		t.Error("who only looks is asked to wait")
 	}

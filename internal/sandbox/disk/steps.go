@@ -173,7 +173,7 @@ func (t *Templates) baseTemplate(ctx context.Context, from string, progress func
 	}
 	if len(base.Mounts) > 0 {
 		release()
-		return base, nil, invalid("template %s has no files of its own to build on", from)
+		return base, nil, invalid("template %s has no files to build on", from)
 	}
 	return base, release, nil
 }

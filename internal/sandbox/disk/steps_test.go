@@ -244,7 +244,7 @@ func TestStepsThatFail(t *testing.T) {
 			{run("whoami", "root123"), engi.Invalid, "failed to run command 'whoami': command failed: unauthenticated: invalid username: 'root123'"},
 			{engi.BuildStep{Type: engi.StepUser, Args: []string{"nobody9"}}, engi.Invalid, "invalid username: 'nobody9'"},
 			{run("fail"), engi.Invalid, "failed to run command 'fail': exit status 3\nit said why"},
-			{run(" "), engi.Invalid, "nothing to run"},
+			{run(" "), engi.Invalid, "run has no command"},
 			{engi.BuildStep{Type: "jump"}, engi.Invalid, "jump"},
 			{engi.BuildStep{Type: engi.StepEnv, Args: []string{"A"}}, engi.Invalid, "without value"},
 			{engi.BuildStep{Type: engi.StepEnv, Args: []string{"A=B", "x"}}, engi.Invalid, "A=B"},

@@ -579,7 +579,7 @@ func TestPackagesUseWhatTheBaseHas(t *testing.T) {
 		"apk.tar": tinyRoot(t, &tar.Header{Name: "sbin/apk", Typeflag: tar.TypeReg, Mode: 0o755}),
 	})
 	_, err := d.Build(t.Context(), "mine", []byte("base: tar:none.tar\npackages: [git]\n"), nil)
-	wantKind(t, err, engi.Invalid, "no known package manager")
+	wantKind(t, err, engi.Invalid, "none of the package managers")
 	build(t, d, "apt", "base: tar:apt.tar\npackages: [git, vim]\ncommands: [after]\n")
 	build(t, d, "apk", "base: tar:apk.tar\npackages: [git]\n")
 	if len(run) != 3 || !strings.Contains(run[0], "apt-get install -y -q --no-install-recommends git vim") || run[1] != "after" || !strings.Contains(run[2], "apk add --no-cache git") {

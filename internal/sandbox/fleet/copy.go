@@ -139,7 +139,7 @@ func (s *sandboxes) Fork(ctx context.Context, viewer engi.Viewer, id engi.Sandbo
 	defer engi.Annotate(&err, "fork sandbox %s", id)
 	switch {
 	case spec.Count < 1 || spec.Count > engi.MaxForks:
-		return nil, engi.Errorf(engi.Invalid, "%d copies: there may be 1 to %d", spec.Count, engi.MaxForks)
+		return nil, engi.Errorf(engi.Invalid, "the number of copies is %d, not 1 to %d", spec.Count, engi.MaxForks)
 	case spec.IDs != nil && len(spec.IDs) != spec.Count:
 		return nil, engi.Errorf(engi.Invalid, "%d IDs for %d copies", len(spec.IDs), spec.Count)
 	}

@@ -202,13 +202,13 @@ func complete(o Options) (Options, error) {
 			return o, engi.Errorf(engi.Invalid, "pool %s/%s: target %d, max %d, claim timeout %v", p.Template, p.Language, p.Target, p.Max, p.ClaimTimeout)
 		}
 		if p.Language != "" && !slices.Contains(engi.Languages(), p.Language) {
-			return o, engi.Errorf(engi.Invalid, "unknown language %.40q of a pool", p.Language).WithRemedy("use one of %v", engi.Languages())
+			return o, engi.Errorf(engi.Invalid, "language %.40q of a pool is not supported", p.Language).WithRemedy("use one of %v", engi.Languages())
 		}
 		targets += p.Target
 	}
 	o.Pools = pools
 	if targets > o.MaxSandboxes {
-		return o, engi.Errorf(engi.Invalid, "pools want %d warm sandboxes, %d are allowed in all", targets, o.MaxSandboxes).
+		return o, engi.Errorf(engi.Invalid, "the pools want %d warm sandboxes; the limit of all pools is %d", targets, o.MaxSandboxes).
 			WithRemedy("raise the maximum of sandboxes or lower the pools' targets")
 	}
 	return o, nil

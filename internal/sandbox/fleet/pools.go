@@ -460,6 +460,6 @@ func (p *pools) stop(ctx context.Context, inst *instance) error {
 		return errStopping
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "stop sandbox %s: %v", inst.rec.ID, context.Cause(ctx)).
-			WithRemedy("it is being destroyed: look again in a moment")
+			WithRemedy("it is being destroyed: try again later")
 	}
 }

@@ -200,7 +200,7 @@ func (s *sandboxes) refused(owner engi.Owner, quota string) {
 func checkQuota(q engi.Quota, used usage, b *booking) (quota string, err error) {
 	refuse := func(what string, have, more, most any, remedy string) (string, error) {
 		return what, engi.Errorf(engi.Exhausted, "the quota of %s is %v: %v are in use and %v more are wanted", what, most, have, more).
-			WithRemedy("%s, ask for less, or ask the node's administrator for a larger quota", remedy).
+			WithRemedy("%s, request less, or ask the node's administrator for a larger quota", remedy).
 			WithRetry(engi.Retry{AfterMillis: (30 * time.Second).Milliseconds()})
 	}
 	const wait = "stop or hibernate a sandbox, wait for an execution"

@@ -110,7 +110,7 @@ func (e *executions) requeue(ctx context.Context) error {
 		if err != nil {
 			e.work.Go(func() {
 				e.refuse(r, nil, engi.Errorf(engi.Unavailable, "the node was restarted before the program could start: %w", err).
-					WithRemedy("send it again: nothing of it has run"))
+					WithRemedy("send the request again: no part of it has run"))
 			})
 			continue
 		}

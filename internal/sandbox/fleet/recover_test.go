@@ -361,7 +361,7 @@ func TestQueuedExecutionWithoutProgramIsRefused(t *testing.T) {
 	n := fx.start(nil)
 	x, err := n.x.Wait(t.Context(), "alice", r.ID)
 	wantKind(t, "Wait", err, engi.Unavailable)
-	if x.State != engi.ExecutionRefused || !strings.Contains(engi.RemedyOf(err), "send it again") {
+	if x.State != engi.ExecutionRefused || !strings.Contains(engi.RemedyOf(err), "send the request again") {
 		t.Errorf("%+v, remedy %q", x, engi.RemedyOf(err))
 	}
 }

@@ -374,7 +374,7 @@ func (e *executions) drain(r *run, g *guest.Run) (wire.Finish, error) {
 			return wire.Finish{}, err
 		}
 		if int64(len(c.Data)) > left {
-			return wire.Finish{}, engi.Errorf(engi.Internal, "the guest sent more output than it may keep")
+			return wire.Finish{}, engi.Errorf(engi.Internal, "the guest sent more output than it may store")
 		}
 		left -= int64(len(c.Data))
 		if err := r.output.Append(c.Stream, c.Data); err != nil {

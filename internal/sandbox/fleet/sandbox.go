@@ -228,7 +228,7 @@ func (s *sandboxes) transitionLocked(ctx context.Context, sb *sandbox, f func(ct
 		return err
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "sandbox %s: %v", sb.id, context.Cause(ctx)).
-			WithRemedy("it goes on: look at the sandbox again in a moment")
+			WithRemedy("the operation continues: look at the sandbox again later")
 	}
 }
 

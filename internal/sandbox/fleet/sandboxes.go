@@ -175,8 +175,8 @@ func (s *sandboxes) List(ctx context.Context, viewer engi.Viewer, f engi.Sandbox
 	if f.After != "" {
 		var err error
 		if after, err = s.Get(ctx, viewer, f.After); err != nil {
-			return nil, engi.Errorf(engi.Invalid, "the page begins after a sandbox that is not known any more: %w", err).
-				WithRemedy("begin again with the first page")
+			return nil, engi.Errorf(engi.Invalid, "the page of the list begins after a sandbox that no longer exists: %w", err).
+				WithRemedy("start again with the first page")
 		}
 	}
 	limit := cmp.Or(f.Limit, listLimit)
@@ -292,7 +292,7 @@ func (s *sandboxes) apply(r *SandboxRecord, u engi.SandboxUpdate) error {
 	case r.State == engi.Stopping || r.State == engi.Stopped:
 		return engi.Errorf(engi.NotFound, "sandbox %s has stopped", r.ID).WithRemedy("create another")
 	case (u.Timeout != nil || u.Extend != nil) && r.State != engi.Running:
-		return engi.Errorf(engi.Conflict, "sandbox %s is %s: it has no deadline", r.ID, r.State).WithRemedy("resume it, with the timeout it should have")
+		return engi.Errorf(engi.Conflict, "sandbox %s is %s: it has no deadline", r.ID, r.State).WithRemedy("resume it with the new timeout")
 	}
 	now := time.Now().UTC()
 	if u.Lifetime != nil {
@@ -401,7 +401,7 @@ func (s *sandboxes) Enter(ctx context.Context, viewer engi.Viewer, id engi.Sandb
 			}
 		default:
 			sb.unlock()
-			return nil, nil, engi.Errorf(engi.Unavailable, "sandbox %s is %s", id, rec.State).WithRemedy("look at it again in a moment")
+			return nil, nil, engi.Errorf(engi.Unavailable, "sandbox %s is %s", id, rec.State).WithRemedy("look at it again later")
 		}
 	}
 }

@@ -30,8 +30,8 @@ type shared struct {
 }
 
 var (
-	errNotServing = engi.Errorf(engi.Unavailable, "the node does not take work now").WithRemedy("it is starting or stopping: try again in a moment")
-	errStopping   = engi.Errorf(engi.Unavailable, "the node is stopping; what runs goes on").WithRemedy("ask again when the node is back")
+	errNotServing = engi.Errorf(engi.Unavailable, "the node does not accept work at the moment").WithRemedy("it is starting or stopping: try again in a moment")
+	errStopping   = engi.Errorf(engi.Unavailable, "the node is stopping; running programs continue").WithRemedy("ask again when the node is back")
 )
 
 // serve sets whether requests are accepted.

@@ -110,7 +110,7 @@ func (h *shared) chooseTier(least engi.Tier) (engi.Tier, error) {
 			return p.Tier(), nil
 		}
 	}
-	return "", engi.Errorf(engi.Unsupported, "nothing on this node is as strong as tier %s", least)
+	return "", engi.Errorf(engi.Unsupported, "this node has no isolation as strong as tier %s", least)
 }
 
 // incomplete returns the error for a caller that needs more of a template than its first

@@ -254,7 +254,7 @@ func (p *process) drain(ctx context.Context, s *stream, yield func(engi.Chunk) b
 			at := s.at
 			s.at += int64(len(payload))
 			if p.maxOutput > 0 && s.at > p.maxOutput {
-				return false, engi.Errorf(engi.Unavailable, "the guest sent more output than it may")
+				return false, engi.Errorf(engi.Unavailable, "the guest sent more output than the limit")
 			}
 			if !yield(engi.Chunk{Stream: name, Offset: at, Data: payload}) {
 				return false, nil

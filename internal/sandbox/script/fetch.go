@@ -60,7 +60,7 @@ func (f *fetcher) clientFor(c Call) (client *http.Client, release func(), err er
 		}
 		return client, client.CloseIdleConnections, nil
 	case f.outside == nil:
-		return nil, nil, engi.Errorf(engi.Denied, "scripts may fetch nothing outside of sessions")
+		return nil, nil, engi.Errorf(engi.Denied, "scripts outside of sessions may not fetch")
 	}
 	return f.outside, func() {}, nil
 }
@@ -98,7 +98,7 @@ func (f *fetcher) call(ctx context.Context, c Call) (any, error) {
 	defer release()
 	method := cmp.Or(strings.ToUpper(in.Method), http.MethodGet)
 	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}, method) {
-		return nil, engi.Errorf(engi.Invalid, "method %.20q is not known", method)
+		return nil, engi.Errorf(engi.Invalid, "the method %.20q does not exist", method)
 	}
 	var body io.Reader
 	if in.Body != nil {

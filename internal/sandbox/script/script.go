@@ -105,8 +105,8 @@ func (l Limits) or(d Limits) (Limits, error) {
 	}
 	if l.Code > maxCode || l.Text > 1<<20 || l.Lines > 10_000 || l.Memory > 512<<20 || l.Stack > 10_000 ||
 		l.Depth > 200 || l.Nodes > 200_000 || l.Calls > 64 || l.AllCalls > 1_000_000 {
-		return l, engi.Errorf(engi.Invalid, "script limits %+v are more than a helper can hold", l).
-			WithRemedy("code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 200, nodes 200,000 and calls 64 are the most")
+		return l, engi.Errorf(engi.Invalid, "the script limits %+v are more than a helper process can hold", l).
+			WithRemedy("the limits are code 250,000, text 1 MiB, lines 10,000, memory 512 MiB, stack 10,000, depth 200, nodes 200,000 and calls 64")
 	}
 	return l, nil
 }
@@ -298,11 +298,11 @@ func (r *Runner) check(spec *engi.ScriptSpec) error {
 	case len(spec.Session) > 128:
 		return engi.Errorf(engi.NotFound, "session %.40q", spec.Session)
 	case len(spec.Hints) > 16:
-		return engi.Errorf(engi.Invalid, "%d hints, 16 at most", len(spec.Hints)).WithRemedy("send only those that host functions use, like latitude and longitude")
+		return engi.Errorf(engi.Invalid, "%d hints, 16 at most", len(spec.Hints)).WithRemedy("send only the values that host functions use, such as latitude and longitude")
 	}
 	for k, v := range spec.Hints {
 		if len(k) > 64 || len(v) > 256 {
-			return engi.Errorf(engi.Invalid, "hint %.40q is too long", k).WithRemedy("names may have 64 bytes, values 256")
+			return engi.Errorf(engi.Invalid, "hint %.40q is too long", k).WithRemedy("names may have at most 64 bytes, and values 256")
 		}
 	}
 	if n := utf8.RuneCountInString(spec.Code); n > r.o.Limits.Code {

@@ -193,7 +193,7 @@ func byteRange(text string, size int64) (from, n int64, part bool, err error) {
 		}
 	}
 	if from >= size {
-		e := httpio.Errorf(http.StatusRequestedRangeNotSatisfiable, "ask for a range within the file", "the file has %d bytes; there is nothing at %d", size, from)
+		e := httpio.Errorf(http.StatusRequestedRangeNotSatisfiable, "ask for a range within the file", "the file has %d bytes; the offset %d is beyond its end", size, from)
 		e.Header = http.Header{"Content-Range": {"bytes */" + strconv.FormatInt(size, 10)}}
 		return 0, 0, false, e
 	}

@@ -74,5 +74,5 @@ func Negotiate(r *http.Request, offered ...Format) (Format, error) {
 	for _, f := range offered {
 		types = append(types, string(f))
 	}
-	return "", Errorf(http.StatusNotAcceptable, "accept "+strings.Join(types, " or "), "nothing here is of type %.120q", accept)
+	return "", Errorf(http.StatusNotAcceptable, "accept "+strings.Join(types, " or "), "the type %.120q does not exist", accept)
 }

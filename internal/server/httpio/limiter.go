@@ -31,7 +31,7 @@ func (c *Limiter) Join(of string) (leave func(), err error) {
 			WithRemedy("close some; %d may be open at the same time", maxOwnStreams)
 	case c.all >= maxStreams:
 		return nil, engi.Errorf(engi.Exhausted, "%d streams are open on this server already", c.all).
-			WithRemedy("try again when others have ended").WithRetry(engi.Retry{AfterMillis: 1000})
+			WithRemedy("try again when other ones have ended").WithRetry(engi.Retry{AfterMillis: 1000})
 	}
 	if c.of == nil {
 		c.of = map[string]int{}

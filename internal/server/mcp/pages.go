@@ -217,7 +217,7 @@ func (s *Server) watch(ctx context.Context, c *tool.Call, a sincePage) (tool.Res
 // or the page of a session. Only script runs in the document, and it loads nothing.
 func viewOf(script []byte) (string, error) {
 	if strings.Contains(strings.ToLower(string(script)), "</script") {
-		return "", engi.Errorf(engi.Internal, "the script that shows pages ends itself")
+		return "", engi.Errorf(engi.Internal, "the script that renders pages ended")
 	}
 	sum := sha256.Sum256(script)
 	return `<!DOCTYPE html>

@@ -460,7 +460,7 @@ func (k *keyServer) redo(ctx context.Context, run engi.RunID, c call) ([]byte, e
 	}
 	at := slices.IndexFunc(k.s.tools, func(t tool.Tool) bool { return t.Name == p.Name })
 	if at < 0 || !k.s.tools[at].Repeatable || run == "" {
-		reply.Result = resultOf(tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call, and how much of it was done is unknown").
+		reply.Result = resultOf(tool.Failure(engi.Errorf(engi.Unavailable, "a restart interrupted the call; it may have been done in part").
 			WithRemedy("check its effects before you repeat it")))
 		return json.Marshal(reply)
 	}

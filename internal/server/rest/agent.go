@@ -176,7 +176,7 @@ func startRun(c *call, service engi.Agents, spec engi.RunSpec) (engi.Run, error)
 func (a *agents) chat(c *call, _ *none, q v1.ChatRequest) error {
 	if q.Message != "" {
 		if q.Input != "" {
-			return invalid("message", "it says the same as input; send one of the two")
+			return invalid("message", "it repeats input; send one of the two")
 		}
 		q.Input = q.Message
 	}

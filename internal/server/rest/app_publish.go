@@ -107,7 +107,7 @@ func (a *apps) linkPage(c *call, in *anApp, q v1.LinkRequest) (v1.Link, error) {
 	case err != nil:
 		return v1.Link{}, err
 	case x.Published.Revision == 0:
-		return v1.Link{}, engi.Errorf(engi.Conflict, "app %s has published nothing", x.Name).WithRemedy("publish it first")
+		return v1.Link{}, engi.Errorf(engi.Conflict, "app %s has no published build", x.Name).WithRemedy("publish it first")
 	case a.ports == nil:
 		return v1.Link{}, missing(false, "previews of ports")
 	}

@@ -173,7 +173,7 @@ func (e *events) send(c *call, _ *none, q v1.EventRequest) (v1.Event, error) {
 	case kind == "":
 		return v1.Event{}, invalid("type", "it is missing")
 	case q.Name != "" && q.Name != kind:
-		return v1.Event{}, invalid("name", "it says something else than type; send one of the two")
+		return v1.Event{}, invalid("name", "it contradicts type; send one of the two")
 	}
 	if err := e.mayStart(c, kind); err != nil {
 		return v1.Event{}, err

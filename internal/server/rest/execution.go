@@ -392,7 +392,7 @@ func specOf(who engi.Owner, idempotency string, q v1.ExecutionRequest) (engi.Exe
 func program(c *checker, q *v1.ExecutionRequest) engi.Program {
 	language := engi.Language(q.Language)
 	if q.Language == "" {
-		c.addf("language", "it is missing; say one of %s", strings.Join(languages(), ", "))
+		c.addf("language", "it is missing; use one of %s", strings.Join(languages(), ", "))
 	} else if meant, ok := otherNames[strings.ToLower(q.Language)]; ok {
 		c.addf("language", "%q is not one of %s; did you mean %q?", q.Language, strings.Join(languages(), ", "), meant)
 	} else {
@@ -420,7 +420,7 @@ func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
 			c.addf(field, "it has both content and content_base64; send one of them")
 		}
 		if q.Code != "" && f.Path == name {
-			c.addf(field+".path", "%.80q is there twice: code is saved as that", f.Path)
+			c.addf(field+".path", "%.80q is listed twice: the code is saved under this name", f.Path)
 		}
 		data := f.ContentBase64
 		if f.Content != "" {
@@ -432,7 +432,7 @@ func sources(c *checker, q *v1.ExecutionRequest, p *engi.Program) {
 		return
 	}
 	if q.Entry != "" && q.Entry != name {
-		c.addf("entry", "code is saved as %q and is what runs; leave entry out, or send the program in files", name)
+		c.addf("entry", "the code is saved as %q and run from there; leave entry out, or send the program in files", name)
 	}
 	p.Entry = name
 	p.Files = append(p.Files, engi.SourceFile{Path: name, Data: []byte(q.Code)})

@@ -67,7 +67,7 @@ func (c *call) decompressed(body io.Reader) (io.Reader, error) {
 	}
 	z, err := gzip.NewReader(body)
 	if err != nil {
-		return nil, httpio.Errorf(http.StatusBadRequest, "send it as it is", "the body is not compressed as it says: %v", err)
+		return nil, httpio.Errorf(http.StatusBadRequest, "send it as it is", "the body is not compressed with the declared encoding: %v", err)
 	}
 	return z, nil
 }

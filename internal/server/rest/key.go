@@ -57,7 +57,7 @@ func (s *keys) create(c *call, _ *none, q v1.KeyRequest) (v1.Key, error) {
 	if q.ExpiresIn > 0 {
 		k.Expires = time.Now().Add(q.ExpiresIn.Std())
 		if k.Expires.Year() > 9999 {
-			return v1.Key{}, invalid("expires_in", "that is after the year 9999; leave it out for a key that never expires")
+			return v1.Key{}, invalid("expires_in", "the time is after the year 9999; leave it out for a key that never expires")
 		}
 	}
 	create := func(ids []string) (v1.Key, error) {

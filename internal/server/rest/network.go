@@ -109,17 +109,17 @@ func networkOf(c *checker, field string, q *v1.NetworkPolicy) engi.NetworkPolicy
 		here := fmt.Sprintf("%s[%d]", at("grants"), i)
 		c.oneOf(here+".as", g.As, grantUses)
 		if g.Secret == "" {
-			c.addf(here+".secret", "it is missing; say which secret")
+			c.addf(here+".secret", "it is missing; name the secret")
 		}
 		if len(g.Hosts) == 0 {
-			c.addf(here+".hosts", "it is empty; say which hosts may have the secret")
+			c.addf(here+".hosts", "it is empty; name the hosts that may receive the secret")
 		}
 		as := engi.GrantUse(g.As)
 		if (as == engi.GrantHeader || as == engi.GrantQuery) && g.Name == "" {
-			c.addf(here+".name", "it is missing; say which %s", map[engi.GrantUse]string{engi.GrantHeader: "header", engi.GrantQuery: "query parameter"}[as])
+			c.addf(here+".name", "it is missing; name the %s", map[engi.GrantUse]string{engi.GrantHeader: "header", engi.GrantQuery: "query parameter"}[as])
 		}
 		if as == engi.GrantPlaceholder && g.Env == "" {
-			c.addf(here+".env", "it is missing; say which variable is to have the placeholder")
+			c.addf(here+".env", "it is missing; name the variable that gets the placeholder")
 		}
 		if g.Format != "" && !strings.Contains(g.Format, "{}") {
 			c.addf(here+".format", "it has no {}, where the secret would be")

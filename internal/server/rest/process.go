@@ -120,7 +120,7 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	}
 	switch {
 	case q.Command == "" && len(q.Args) == 0:
-		c.addf("args", "it is missing: say what to run, or send command for a shell")
+		c.addf("args", "it is missing: name the program to run, or send command for a shell")
 	case q.Command != "" && len(q.Args) > 0:
 		c.addf("command", "there are args already; send one of them")
 	case q.Command != "":
@@ -134,7 +134,7 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 		c.addf("args", "there are more than %d", most)
 	}
 	if slices.ContainsFunc(q.Args, func(a string) bool { return strings.ContainsRune(a, 0) }) {
-		c.addf("args", "one has a NUL byte in it")
+		c.addf("args", "one contains a NUL byte")
 	}
 	c.Env("env", q.Env)
 	if q.Dir != "" {
@@ -142,7 +142,7 @@ func commandOf(q v1.ProcessRequest) (engi.Command, error) {
 	}
 	c.text("user", q.User)
 	if len(q.Tag) > 128 || strings.ContainsFunc(q.Tag, func(r rune) bool { return r < ' ' || r == 0x7f || r == '/' }) {
-		c.addf("tag", "it is longer than 128 bytes, or has a slash or something invisible in it")
+		c.addf("tag", "it is longer than 128 bytes, or has a slash or an invisible character")
 	}
 	if q.Output > engi.MaxOutput {
 		c.addf("output", "%s is more than the %s that can be kept", q.Output, v1.Bytes(engi.MaxOutput))
@@ -269,7 +269,7 @@ func findProcess(ctx context.Context, g engi.Guest, name string) (v1.Process, er
 	}
 	if best == nil {
 		return v1.Process{}, engi.Errorf(engi.NotFound, "there is no process %.80q", name).
-			WithRemedy("ended processes are remembered for a while only; list them to see which are there")
+			WithRemedy("ended processes are kept for a limited time; list the processes to see the rest")
 	}
 	return processOf(*best), nil
 }

@@ -196,5 +196,5 @@ func (s *Server) stray(c *call) {
 }
 
 func errNothing(r *http.Request) error {
-	return engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path).WithRemedy("see the list of routes at /docs")
+	return engi.Errorf(engi.NotFound, "%.200q does not exist", r.URL.Path).WithRemedy("see the list of routes at /docs")
 }

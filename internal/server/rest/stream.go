@@ -35,7 +35,7 @@ func lastEvent(id string, other int64) (int64, error) {
 	}
 	n, err := strconv.ParseUint(id, 10, 63)
 	if err != nil {
-		return 0, invalid("header.Last-Event-ID", "this is not the id of an event: those are whole numbers")
+		return 0, invalid("header.Last-Event-ID", "this is not the ID of an event: an ID is a whole number")
 	}
 	return int64(n), nil
 }

@@ -248,7 +248,7 @@ func (w *workspaces) link(c *call, in *aWorkspace, q v1.WorkspaceLinkRequest) (v
 		shown = engi.WorkspacePreview{Type: engi.PreviewProxy}
 	}
 	if shown.Type == engi.PreviewNone {
-		return v1.Link{}, engi.Errorf(engi.Conflict, "workspace %s shows nothing", x.ID).WithRemedy("give it a preview first")
+		return v1.Link{}, engi.Errorf(engi.Conflict, "workspace %s has no preview", x.ID).WithRemedy("turn its preview on first")
 	}
 	address, expires, err := w.previews.SignWorkspace(x.ID, q.Service, goodFor(v1.LinkRequest{TTL: q.TTL}))
 	return v1.Link{URL: shown.Address(address), ExpiresAt: expires.UTC()}, err
@@ -409,7 +409,7 @@ func writesOf(check *checker, all []v1.WorkspaceWrite) []engi.WorkspaceFile {
 		case f.Content != nil && f.ContentBase64 != nil:
 			check.addf(field, "it has content twice: leave content_base64 out")
 		case f.Removed && given:
-			check.addf(field, "it is removed, and has content: leave one of them out")
+			check.addf(field, "it is to be removed but has content: send one of the two")
 		case !f.Removed && !given:
 			check.addf(field+".content", "it is missing")
 		}

@@ -90,15 +90,15 @@ func malformed(body []byte, e *jsontext.SyntacticError) *Error {
 	text := e.Err.Error()
 	switch {
 	case len(bytes.TrimSpace(body)) == 0:
-		return refuse("send a JSON object; /docs shows one", "the body is empty")
+		return refuse("send a JSON object; /docs has an example", "the body is empty")
 	case !utf8.Valid(body):
 		return refuse("send bytes that are not UTF-8 in a field that ends in _base64", "the body is not UTF-8")
 	case halfPair.MatchString(text):
-		return refuse("send bytes that are not UTF-8 in a field that ends in _base64", "the text at %s has half of a surrogate pair, which is no character", at)
+		return refuse("send bytes that are not UTF-8 in a field that ends in _base64", "the text at %s has half of a surrogate pair, which is not a character", at)
 	case errors.Is(e.Err, jsontext.ErrDuplicateName):
-		return refuse("send each field once", "the field %q comes twice, again at %s", clip.Text(e.JSONPointer.LastToken(), maxShown), at)
+		return refuse("send each field once", "the field %q is repeated at %s", clip.Text(e.JSONPointer.LastToken(), maxShown), at)
 	case strings.HasSuffix(text, "after top-level value"):
-		return refuse("send one JSON object and nothing after it", "there is more after the JSON value, at %s", at)
+		return refuse("send one JSON object, with no text after it", "there is more after the JSON value, at %s", at)
 	case errors.Is(e.Err, io.ErrUnexpectedEOF):
 		return refuse("correct the JSON", "the body is not JSON: it ends too early, at %s", at)
 	}

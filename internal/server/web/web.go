@@ -222,7 +222,7 @@ func (s *Server) asset(w http.ResponseWriter, r *http.Request) {
 	folder := r.PathValue("folder")
 	f := s.files[folder+"/"+r.PathValue("name")]
 	if f == nil {
-		s.fail(w, engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path))
+		s.fail(w, engi.Errorf(engi.NotFound, "%.200q does not exist", r.URL.Path))
 		return
 	}
 	h := w.Header()
@@ -254,7 +254,7 @@ addEventListener('message', (e) => { if (e.source === parent) { document.open();
 // open signs in a browser that opens a link.
 func (s *Server) open(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet || strings.Contains(r.Header.Get("Sec-Purpose")+r.Header.Get("Purpose"), "prefetch") {
-		s.fail(w, engi.Errorf(engi.Invalid, "nobody looks at this page").WithRemedy("open the link"))
+		s.fail(w, engi.Errorf(engi.Invalid, "no browser shows this page").WithRemedy("open the link"))
 		return
 	}
 	token, k, err := s.o.SignIns.Open(r.Context(), r.URL.Query().Get("code"))

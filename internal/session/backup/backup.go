@@ -159,7 +159,7 @@ func (s *Store) read(ctx context.Context, w *writer, files engi.VolumeFiles, lim
 		switch kind := fi.Mode.Type(); {
 		case kind == fs.ModeDir:
 			if depth(fi.Path) >= maxDepth {
-				return engi.Errorf(engi.Exhausted, "its directories are nested more than %d deep", maxDepth-1).WithRemedy("move what is below %.100q up", fi.Path)
+				return engi.Errorf(engi.Exhausted, "its directories are nested more than %d deep", maxDepth-1).WithRemedy("move the files below %.100q up", fi.Path)
 			}
 			e.Kind = isDir
 		case kind == fs.ModeSymlink:

@@ -78,7 +78,7 @@ func (m *manifest) encode() ([]byte, error) {
 	return append([]byte(digest(out.Bytes())+"\n"), out.Bytes()...), nil
 }
 
-var errDamaged = engi.Errorf(engi.Conflict, "the manifest of the copy is damaged").WithRemedy("put the store back as it was, or give the copy up with 'engi session kill' and use the session anew")
+var errDamaged = engi.Errorf(engi.Conflict, "the manifest of the copy is damaged").WithRemedy("restore the object store, or give up the copy with 'engi session kill' and start the session anew")
 
 // load returns the manifest of k's copy. It reports NotFound, or Conflict for a damaged
 // copy.
@@ -176,7 +176,7 @@ func (r *reader) piece(ctx context.Context, p piece) ([]byte, error) {
 		}
 		if err != nil || digest(data) != k.Hash {
 			return nil, engi.Errorf(engi.Conflict, "a part of the copy, %.16s, is missing or damaged", k.Hash).
-				WithRemedy("put the store back as it was, or give the copy up with 'engi session kill' and use the session anew")
+				WithRemedy("restore the object store, or give up the copy with 'engi session kill' and start the session anew")
 		}
 		r.last = slices.Insert(r.last, 0, loaded{p.Pack, data})
 		r.last, i = r.last[:min(len(r.last), packsAtHand)], 0
@@ -279,7 +279,7 @@ func (w *writer) flush(ctx context.Context) error {
 	}
 	k := pack{digest(w.open), int64(len(w.open))}
 	if w.use(k); w.total > w.room {
-		return engi.Errorf(engi.Exhausted, "the owner's saved workspaces have as many bytes as they may").
+		return engi.Errorf(engi.Exhausted, "the owner's saved workspaces have reached their quota of bytes").
 			WithRemedy("delete files, or terminate sessions whose workspaces are not needed; the operator may raise sandbox.workspaces_quota")
 	}
 	if w.stored[k.Hash] != k.Size {

@@ -132,7 +132,7 @@ func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
 
 // ErrStale means that a process ended before it got its code, which can be run in another
 // process.
-var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the code is gone")
+var ErrStale = engi.Errorf(engi.Unavailable, "the process that waited for the code has ended")
 
 // Kill ends the process.
 func (r *Runner) Kill(ctx context.Context) error {

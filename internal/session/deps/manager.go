@@ -163,7 +163,7 @@ func (m *Manager) Template(ctx context.Context) (name, config string, err error)
 		case <-changed:
 		case <-ctx.Done():
 			return "", "", engi.Errorf(engi.Unavailable, "the packages of sessions are still being installed").
-				WithRemedy("'engi session deps' shows how far it is; try again").WithRetry(engi.Retry{AfterMillis: 10_000})
+				WithRemedy("'engi session deps' shows the progress; try again").WithRetry(engi.Retry{AfterMillis: 10_000})
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (s Server) Explain(ctx context.Context, q engi.Query) (string, error) {
 	for _, row := range r.Rows {
 		var line string
 		if len(row) != 1 || json.Unmarshal(row[0], &line) != nil {
-			return "", engi.Errorf(engi.Invalid, "explain the query: it is none that has a plan")
+			return "", engi.Errorf(engi.Invalid, "explain the query: this kind of statement has no plan")
 		}
 		lines = append(lines, line)
 	}
@@ -67,7 +67,7 @@ func scan(row []json.RawMessage, to ...any) error {
 	}
 	for i := range row {
 		if err := json.Unmarshal(row[i], to[i]); err != nil {
-			return engi.Errorf(engi.Unavailable, "the catalog of the server has a value that cannot be: %v", err)
+			return engi.Errorf(engi.Unavailable, "the catalog of the server has an invalid value: %v", err)
 		}
 	}
 	return nil

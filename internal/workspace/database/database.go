@@ -237,7 +237,7 @@ func (s Server) classify(ctx context.Context, act string, err error) error {
 	case errors.As(err, &expired) && expired.Timeout():
 		return engi.Errorf(engi.Expired, "%s: the server did not answer in time", act)
 	default:
-		return engi.Errorf(engi.Unavailable, "%s: the connection was lost: %s", act, text).WithRemedy("read the logs of the service; what was changed may or may not be kept")
+		return engi.Errorf(engi.Unavailable, "%s: the connection was lost: %s", act, text).WithRemedy("read the logs of the service; the changes of the query may or may not be stored")
 	}
 }
 

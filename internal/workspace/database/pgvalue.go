@@ -228,7 +228,7 @@ func arrayLiteral(list []any) ([]byte, error) {
 
 func appendArray(b []byte, list []any, depth int) ([]byte, error) {
 	if depth > maxDimensions {
-		return nil, engi.Errorf(engi.Invalid, "an array has more than %d dimensions", maxDimensions)
+		return nil, engi.Errorf(engi.Invalid, "the array has more than %d dimensions", maxDimensions)
 	}
 	b = append(b, '{')
 	for i, v := range list {

@@ -56,7 +56,7 @@ func Entries(tree []byte) (all []Entry, err error) {
 		case name == "" || name == "." || name == ".." || strings.Contains(name, "/") || IsGit(name):
 			return nil, fmt.Errorf("%.100q is no name of a file", name)
 		case names[name]:
-			return nil, fmt.Errorf("%.100q is there twice", name)
+			return nil, fmt.Errorf("%.100q is listed twice", name)
 		}
 		order := name
 		if m == filemode.Dir {

@@ -65,7 +65,7 @@ func (fs Files) Check() error {
 	for p := range fs {
 		for d := path.Dir(p); d != "."; d = path.Dir(d) {
 			if _, ok := fs[d]; ok {
-				return engi.Errorf(engi.Conflict, "%.100q cannot be a file and a directory", d).WithRemedy("remove the one in the same revision")
+				return engi.Errorf(engi.Conflict, "%.100q cannot be a file and a directory", d).WithRemedy("remove the other file in the same revision")
 			}
 		}
 	}
@@ -76,7 +76,7 @@ func (fs Files) Check() error {
 }
 
 func tooMany() error {
-	return engi.Errorf(engi.Exhausted, "there are more than %d files", MaxFiles).WithRemedy("leave out what can be made or downloaded")
+	return engi.Errorf(engi.Exhausted, "there are more than %d files", MaxFiles).WithRemedy("leave out generated and downloaded files")
 }
 
 // A Version is the files of a commit, with the hashes of their directories in git.
@@ -102,7 +102,7 @@ func Read(ctx context.Context, source Source, commit string, check func(path str
 	seen := 0
 	for dirs := []dir{{"", c.Tree}}; len(dirs) > 0; dirs = dirs[1:] {
 		if seen++; seen > 4*MaxFiles {
-			return v, engi.Errorf(engi.Exhausted, "there are more than %d directories", 4*MaxFiles).WithRemedy("leave out what can be made or downloaded")
+			return v, engi.Errorf(engi.Exhausted, "there are more than %d directories", 4*MaxFiles).WithRemedy("leave out generated and downloaded files")
 		}
 		entries, err := entriesOf(ctx, source, dirs[0].hash)
 		if err != nil {

@@ -64,7 +64,7 @@ func (r *reader) password(names ...string) string {
 // done returns the remaining environment, or Invalid.
 func (r *reader) done() (map[string]string, error) {
 	if len(r.errs) > 0 {
-		return nil, engi.Errorf(engi.Invalid, "%s", strings.Join(r.errs, "; ")).WithRemedy("leave a variable out to have one made up")
+		return nil, engi.Errorf(engi.Invalid, "%s", strings.Join(r.errs, "; ")).WithRemedy("leave a variable out to have engi generate its value")
 	}
 	return r.env, nil
 }

@@ -92,7 +92,7 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 				}
 			case 0, 12:
 			default:
-				return "", fmt.Errorf("it asks for a password in way %d", how)
+				return "", fmt.Errorf("it asks for a password with the unsupported method %d", how)
 			}
 		}
 	}

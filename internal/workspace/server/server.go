@@ -165,7 +165,7 @@ func (k *Kind) Connection(host string, a Access) engi.Connection {
 func (k *Kind) Seed(t engi.Template) (_ *os.Root, err error) {
 	root, err := os.OpenRoot(t.Root)
 	if err != nil {
-		return nil, engi.Errorf(engi.Unavailable, "open template %s: %v", k.Template, err).WithRemedy("try again; the template may be being replaced")
+		return nil, engi.Errorf(engi.Unavailable, "open template %s: %v", k.Template, err).WithRemedy("try again; the template may have been replaced at the same time")
 	}
 	defer root.Close()
 	seed, err := root.OpenRoot(seedDir)
@@ -235,7 +235,7 @@ func (k *Kind) Wait(ctx context.Context, g engi.Guest, p engi.Process, a Access)
 		}
 		text, _ := k.Logs(ctx, g, 1000)
 		return "", engi.Errorf(engi.Unavailable, "%s ended with %s: %s", k.Program, how(exit), strings.TrimSpace(text)).
-			WithRemedy("look at its logs; it is started again")
+			WithRemedy("look at its logs; the service is started again")
 	}
 }
 
@@ -254,7 +254,7 @@ func (k *Kind) Check(ctx context.Context, g engi.Guest, a Access) (version strin
 		return "", err
 	}
 	if !slices.ContainsFunc(all, func(p engi.ProcessInfo) bool { return p.Tag == tag && !p.Ended }) {
-		return "", engi.Errorf(engi.Unavailable, "%s has ended", k.Program).WithRemedy("look at its logs; it is started again")
+		return "", engi.Errorf(engi.Unavailable, "%s has ended", k.Program).WithRemedy("look at its logs; the service is started again")
 	}
 	return k.Greet(ctx, g, a)
 }

@@ -179,7 +179,7 @@ func (p Pack) Added(ctx context.Context, from, to string, known func(ctx context
 		o, ok := p[at.hash]
 		if !ok {
 			if need[at.kind][at.hash] = true; len(need[at.kind]) > maxObjects {
-				return a, engi.Errorf(engi.Exhausted, "it needs more than %d objects that are not in it", maxObjects).WithRemedy("push fewer commits at a time")
+				return a, engi.Errorf(engi.Exhausted, "the pack needs more than %d objects that it does not contain", maxObjects).WithRemedy("push fewer commits at a time")
 			}
 			continue
 		}
@@ -238,11 +238,11 @@ func (p Pack) Added(ctx context.Context, from, to string, known func(ctx context
 		}
 	}
 	if !reached {
-		return a, engi.Errorf(engi.Conflict, "its history does not have the last revision").WithRemedy("pull first: what has been recorded stays")
+		return a, engi.Errorf(engi.Conflict, "its history does not have the last revision").WithRemedy("pull first: recorded revisions cannot be replaced")
 	}
 	return a, nil
 }
 
 func refuse(format string, a ...any) error {
-	return engi.Errorf(engi.Invalid, format, a...).WithRemedy("see what 'git fsck' says, and push again")
+	return engi.Errorf(engi.Invalid, format, a...).WithRemedy("run 'git fsck', correct the problems, and push again")
 }

@@ -310,7 +310,7 @@ func TestUnpack(t *testing.T) {
 	if p, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), h.source, func(int64) error { return nil }); err != nil || len(p) < 3 {
 		t.Errorf("%d objects, %v", len(p), err)
 	}
-	if _, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), none, func(int64) error { return nil }); !engi.Is(err, engi.Invalid) || !strings.Contains(fmt.Sprint(err), "which is not there") {
+	if _, err := transfer.Unpack(t.Context(), bytes.NewReader(thin), none, func(int64) error { return nil }); !engi.Is(err, engi.Invalid) || !strings.Contains(fmt.Sprint(err), "which does not exist") {
 		t.Error(err)
 	}
 	full := engi.Errorf(engi.Exhausted, "no room")

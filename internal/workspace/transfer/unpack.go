@@ -63,7 +63,7 @@ func Unpack(ctx context.Context, r io.Reader, source repo.Source, take func(byte
 }
 
 func damaged(format string, a ...any) error {
-	return engi.Errorf(engi.Invalid, "the pack is damaged: "+format, a...).WithRemedy("push again; if it stays, see what 'git fsck' says")
+	return engi.Errorf(engi.Invalid, "the pack is damaged: "+format, a...).WithRemedy("push again; if the error stays, run 'git fsck'")
 }
 
 // An unpacker reads one pack.
@@ -97,7 +97,7 @@ func (u *unpacker) read() (Pack, error) {
 	}
 	n := binary.BigEndian.Uint32(head[8:])
 	if n > maxPushed {
-		return nil, engi.Errorf(engi.Exhausted, "the pack has %d objects, %d is the most", n, maxPushed).WithRemedy("push fewer commits at a time")
+		return nil, engi.Errorf(engi.Exhausted, "the pack has %d objects; the limit is %d", n, maxPushed).WithRemedy("push fewer commits at a time")
 	}
 	for range n {
 		if err := u.ctx.Err(); err != nil {
@@ -183,7 +183,7 @@ func (u *unpacker) next() error {
 }
 
 func tooLarge(size int64) error {
-	return engi.Errorf(engi.Exhausted, "an object has %d bytes, %d MiB is the most", size, repo.MaxObject>>20).WithRemedy("keep what is large on a volume; 'git rev-list --objects --all' finds it")
+	return engi.Errorf(engi.Exhausted, "an object has %d bytes; the limit is %d MiB", size, repo.MaxObject>>20).WithRemedy("keep large files on a volume; 'git rev-list --objects --all' finds them")
 }
 
 // spend counts unpacked bytes, and reports Exhausted beyond maxWork.
@@ -232,7 +232,7 @@ func (u *unpacker) content(hash string) (content, error) {
 		var err error
 		if o, err = u.source(u.ctx, hash); err != nil {
 			if engi.Is(err, engi.NotFound) {
-				err = damaged("an object is a difference to %s, which is not there", hash)
+				err = damaged("an object is a difference to %s, which does not exist", hash)
 			}
 			return content{}, err
 		}

@@ -107,7 +107,7 @@ func (w *fixture) listens(t *testing.T, s v1.Sandbox, port int) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("nothing listens on port %d", port)
+			t.Fatalf("no program listens on port %d", port)
 		}
 	}
 }

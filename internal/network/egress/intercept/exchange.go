@@ -106,7 +106,7 @@ func (i *Interceptor) serve(w http.ResponseWriter, r *http.Request, proxy http.H
 // check returns an error for a malformed request, with the status of the response.
 func (x *exchange) check(r *http.Request) (int, error) {
 	if x.sandbox == nil || x.target.TLS && x.target.Handler == nil && len(x.rules) == 0 && !x.sandbox.judges(x.target.Host) {
-		return http.StatusForbidden, engi.Errorf(engi.Denied, "nothing is granted to %s any more", x.target.Host).WithRemedy("connect again")
+		return http.StatusForbidden, engi.Errorf(engi.Denied, "%s has no granted hosts any more", x.target.Host).WithRemedy("connect again")
 	}
 	if r.Method == http.MethodConnect {
 		return http.StatusMethodNotAllowed, engi.Errorf(engi.Denied, "CONNECT would bypass the network policy").WithRemedy("connect to the host itself")
@@ -134,7 +134,7 @@ func (x *exchange) prepare(ctx context.Context, r *http.Request) (int, error) {
 			if _, known := x.values[name]; !known {
 				value, hosts, strip, err := x.i.o.Use(ctx, x.sandbox.owner.Reach(), name)
 				if err == nil && !x.target.pinned(hosts) {
-					return http.StatusForbidden, engi.Errorf(engi.Denied, "secret %s may not go to %s", name, x.target.Host).
+					return http.StatusForbidden, engi.Errorf(engi.Denied, "secret %s may not be sent to %s", name, x.target.Host).
 						WithRemedy("it is pinned to %s", strings.Join(hosts, ", "))
 				}
 				if err != nil {
@@ -419,7 +419,7 @@ func (b *sniffedBody) Read(p []byte) (int, error) {
 		how, more := compression(b.head)
 		if how != "" {
 			b.head = nil
-			err := engi.Errorf(engi.Unsupported, "the response of %s is compressed as %s and does not say so: it cannot be searched for secrets", b.x.target.Host, how).
+			err := engi.Errorf(engi.Unsupported, "the response of %s is compressed as %s without declaring it: it cannot be searched for secrets", b.x.target.Host, how).
 				WithRemedy("grant the secret without strip")
 			b.x.log(b.status, err.Error())
 			return 0, err

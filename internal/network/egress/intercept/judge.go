@@ -89,7 +89,7 @@ func (x *exchange) denied(format string, args ...any) error {
 	if allowed := x.sandbox.policy.RequestsTo(x.target.Host, x.target.Port, x.target.TLS); allowed != "" {
 		return err.WithRemedy("what may pass: %s", allowed)
 	}
-	return err.WithRemedy("nothing may pass to %s by this port and protocol", x.target.Host)
+	return err.WithRemedy("the network policy allows no traffic to %s on this port and protocol", x.target.Host)
 }
 
 // statusOf returns the status of a refusal.
@@ -113,7 +113,7 @@ func statusOf(err error) int {
 func (x *exchange) hold(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	tooLong := func() error {
 		return engi.Errorf(engi.Exhausted, "the body is judged, and is longer than %d bytes", limit).
-			WithRemedy("send less at once, or have max_body of the request rule raised")
+			WithRemedy("send less at once, or raise max_body of the request rule")
 	}
 	if x.held {
 		if int64(len(x.body)) > limit {
@@ -151,7 +151,7 @@ func (x *exchange) hold(w http.ResponseWriter, r *http.Request, limit int64) ([]
 		x.body = x.body[:len(x.body)+n]
 	}
 	if err != io.EOF {
-		return nil, engi.Errorf(engi.Invalid, "the body of the request ended before it was complete").WithRemedy("send all of it, as long as its header says, without pauses")
+		return nil, engi.Errorf(engi.Invalid, "the body of the request ended before it was complete").WithRemedy("send the whole message, with the length in its header, without pauses")
 	}
 	if int64(len(x.body)) > limit {
 		return nil, tooLong()
@@ -186,7 +186,7 @@ func (b *heldBody) Close() error {
 func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	rule := x.verdict.Rule
 	if x.i.o.Approver == nil {
-		return engi.Errorf(engi.Denied, "request rule %q asks, but nobody can be asked here", rule.String()).WithRemedy("have the policy allow the request or deny it")
+		return engi.Errorf(engi.Denied, "request rule %q needs approvals, which are not available for this network", rule.String()).WithRemedy("change the policy so that it allows or denies the request")
 	}
 	// The approver sees the request that would leave, and a client that disconnects is
 	// noticed only after its body was read.
@@ -226,7 +226,7 @@ func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	case r.Context().Err() != nil:
 		return engi.Errorf(engi.Unavailable, "the program left before anybody decided")
 	case engi.Is(err, engi.Exhausted):
-		return engi.Errorf(engi.Unavailable, "request rule %q asks, and too many requests wait for a decision", rule.String()).WithRemedy("try again when some have been decided")
+		return engi.Errorf(engi.Unavailable, "request rule %q needs an approval, but too many requests are waiting for one", rule.String()).WithRemedy("try again when some have been decided")
 	case err != nil:
 		return err
 	case !d.Allowed:

@@ -44,7 +44,7 @@ func TestPinnedSecretsStay(t *testing.T) {
 				return resp.StatusCode, body
 			}
 			hosts = []string{"other.example.com", "http://" + host, host + ":8443"}
-			if status, body := get(); status != http.StatusForbidden || calls != 0 || !strings.Contains(body, "may not go to "+host) || strings.Contains(body, value) {
+			if status, body := get(); status != http.StatusForbidden || calls != 0 || !strings.Contains(body, "may not be sent to "+host) || strings.Contains(body, value) {
 				t.Errorf("pinned elsewhere: %d %s, %d calls", status, body, calls)
 			}
 			hosts, shared = []string{host}, true

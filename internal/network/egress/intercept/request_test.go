@@ -414,7 +414,7 @@ func TestJudgedHostsEverywhere(t *testing.T) {
 	if !f.i.Intercepts(f.id, host, 80, false) || !f.i.Intercepts(f.id, host, 8443, true) || f.i.Intercepts(f.id, "other.example.com", 443, true) {
 		t.Error("the wrong connections are intercepted")
 	}
-	if res, text := f.get(f.client(false), "http://"+host+"/v1/models"); res.StatusCode != 403 || !strings.Contains(text, "nothing may pass") {
+	if res, text := f.get(f.client(false), "http://"+host+"/v1/models"); res.StatusCode != 403 || !strings.Contains(text, "the network policy allows no traffic") {
 		t.Errorf("plain HTTP: %s %q", res.Status, text)
 	}
 	p := judgedPolicy()
@@ -518,7 +518,7 @@ func TestHeldRequests(t *testing.T) {
 		t.Errorf("logged %+v", e)
 	}
 	say(engi.ApprovalDecision{}, engi.Errorf(engi.Exhausted, "too many"), 0)
-	if res, text := f.sendJSON("POST", base+"/pay", `{"amount":5}`); res.StatusCode != 503 || !strings.Contains(text, "too many requests wait") {
+	if res, text := f.sendJSON("POST", base+"/pay", `{"amount":5}`); res.StatusCode != 503 || !strings.Contains(text, "too many requests are waiting") {
 		t.Errorf("too many: %s %q", res.Status, text)
 	}
 	asked := len(j.asked)

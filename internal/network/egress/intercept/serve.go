@@ -163,7 +163,7 @@ func (i *Interceptor) Serve(ctx context.Context, conn net.Conn, t Target) (err e
 
 	s := i.sandbox(t.Sandbox)
 	if s == nil || t.TLS && (s.authority == nil || t.Handler == nil && !s.judges(t.Host) && len(s.rulesFor(t.Host, t.Port, true)) == 0) {
-		return engi.Errorf(engi.Conflict, "nothing is granted there").WithRemedy("connect again: the policy has changed")
+		return engi.Errorf(engi.Conflict, "no host is granted").WithRemedy("connect again: the policy has changed")
 	}
 	served := net.Conn(c)
 	if t.TLS {

@@ -242,12 +242,12 @@ func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 	switch as {
 	case engi.GrantHeader:
 		if !isToken(g.Name) || reservedHeader(g.Name) {
-			return "", bad("cannot be put into the header %q", clip.Text(g.Name, maxShown)).WithRemedy("name a header such as X-Api-Key; those that belong to the connection cannot be set")
+			return "", bad("cannot be put into the header %q", clip.Text(g.Name, maxShown)).WithRemedy("name a header such as X-Api-Key; headers of the connection cannot be set")
 		}
 		return "header " + strings.ToLower(g.Name), nil
 	case engi.GrantQuery:
 		if g.Name == "" || len(g.Name) > 256 || strings.ContainsFunc(g.Name, isControl) {
-			return "", bad("names no query parameter").WithRemedy("name it, such as key")
+			return "", bad("names no query parameter").WithRemedy("name the file, such as key")
 		}
 		return "query parameter " + g.Name, nil
 	case engi.GrantBearer, engi.GrantBasic:

@@ -27,11 +27,11 @@ func (p *Policy) addPackages(rules []rule, hosts map[string][]string) ([]rule, *
 		names := slices.Sorted(maps.Keys(hosts))
 		if len(names) == 0 {
 			return nil, engi.Errorf(engi.Unsupported, "network rule %q: this node serves no packages", clip.Text(r.text, maxShown)).
-				WithRemedy("name the hosts of registries instead; the operator may open [mirror] in the node's configuration")
+				WithRemedy("name the hosts of registries instead, or have the operator turn on [mirror] in the node's configuration")
 		}
 		if r.packages != allEcosystems {
 			if hosts[r.packages] == nil {
-				return nil, engi.Errorf(engi.Invalid, "network rule %q names no packages that this node serves", clip.Text(r.text, maxShown)).
+				return nil, engi.Errorf(engi.Invalid, "network rule %q names a registry that this node does not mirror", clip.Text(r.text, maxShown)).
 					WithRemedy("write packages for all of them, or packages: with one of %s", strings.Join(names, ", "))
 			}
 			names = []string{r.packages}

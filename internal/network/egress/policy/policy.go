@@ -188,7 +188,7 @@ func (p *Policy) checkSize() *engi.Error {
 func (p *Policy) checkMode() *engi.Error {
 	s := p.source
 	if !slices.Contains(engi.Networks(), p.mode) {
-		return engi.Errorf(engi.Invalid, "network mode %q is unknown", clip.Text(string(p.mode), maxShown)).
+		return engi.Errorf(engi.Invalid, "the network mode %q does not exist", clip.Text(string(p.mode), maxShown)).
 			WithRemedy("the modes are none, isolated, restricted and open")
 	}
 	if p.noNetwork() {
@@ -197,13 +197,13 @@ func (p *Policy) checkMode() *engi.Error {
 			what string
 		}{{len(s.Allow) > 0, "rules in allow"}, {len(s.Grants) > 0, "grants"}, {len(s.Headers) > 0, "header rules"}, {len(s.Requests) > 0, "request rules"}, {s.Proxy != nil, "an upstream proxy"}} {
 			if part.set {
-				return engi.Errorf(engi.Invalid, "network mode %s with %s, which it can never use", p.mode, part.what).
+				return engi.Errorf(engi.Invalid, "network mode %s does not allow %s", p.mode, part.what).
 					WithRemedy("choose mode restricted, or leave them out")
 			}
 		}
 	}
 	if p.mode == engi.NetworkNone && s.Group != "" {
-		return engi.Errorf(engi.Invalid, "network mode none with group %q, which it can never reach", clip.Text(s.Group, maxShown)).
+		return engi.Errorf(engi.Invalid, "network mode none does not allow the group %q", clip.Text(s.Group, maxShown)).
 			WithRemedy("choose mode isolated, or leave the group out")
 	}
 	for _, l := range []struct{ what, text string }{{"group", s.Group}, {"name", s.Name}} {
@@ -302,7 +302,7 @@ func (g *hostNetworks) checkAllowed(r *rule) *engi.Error {
 	}
 	err := engi.Errorf(engi.Denied, "network rule %q: it is %s, and the operator of this node did not open it", r.text, c.name)
 	if len(parts) > 0 {
-		return err.WithRemedy("name only what is open: %s", strings.Join(parts[:min(len(parts), 10)], ", "))
+		return err.WithRemedy("use only open ports: %s", strings.Join(parts[:min(len(parts), 10)], ", "))
 	}
 	return err.WithRemedy("leave the rule out, or have the operator add %s to private in [network] of the node's configuration", nameOf(r.net))
 }

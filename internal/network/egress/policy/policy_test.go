@@ -414,10 +414,10 @@ func TestCompileRefuses(t *testing.T) {
 		kind   engi.Kind
 		text   string
 	}{
-		{engi.NetworkPolicy{Mode: "loose"}, engi.Invalid, `"loose" is unknown`},
-		{engi.NetworkPolicy{Allow: []string{"a.com"}}, engi.Invalid, "mode none with rules in allow"},
-		{engi.NetworkPolicy{Mode: engi.NetworkIsolated, Grants: []engi.Grant{{}}}, engi.Invalid, "with grants"},
-		{engi.NetworkPolicy{Mode: engi.NetworkNone, Group: "g"}, engi.Invalid, "with group"},
+		{engi.NetworkPolicy{Mode: "loose"}, engi.Invalid, `"loose" does not exist`},
+		{engi.NetworkPolicy{Allow: []string{"a.com"}}, engi.Invalid, "mode none does not allow rules in allow"},
+		{engi.NetworkPolicy{Mode: engi.NetworkIsolated, Grants: []engi.Grant{{}}}, engi.Invalid, "does not allow grants"},
+		{engi.NetworkPolicy{Mode: engi.NetworkNone, Group: "g"}, engi.Invalid, "does not allow the group"},
 		{engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "G g"}, engi.Invalid, "cannot be part of a host name"},
 		{engi.NetworkPolicy{Mode: engi.NetworkIsolated, Group: "g", Name: "-a"}, engi.Invalid, "cannot be part of a host name"},
 		{restricted(many...), engi.Invalid, "10001 rules"},

@@ -63,7 +63,7 @@ func (p *Policy) addRequests() *engi.Error {
 			return engi.Errorf(err.Kind, "%s, number %d %s", err.Text, number+1, where).WithRemedy("%s", err.Remedy)
 		}
 		if sum += len(texts); sum > maxRequestHosts {
-			return engi.Errorf(engi.Invalid, "the request rules of grants are for more than %d hosts in all", maxRequestHosts).WithRemedy("use *.SUFFIX instead of names, or fewer rules")
+			return engi.Errorf(engi.Invalid, "the request rules of all grants have more than %d hosts", maxRequestHosts).WithRemedy("use *.SUFFIX instead of names, or fewer rules")
 		}
 		n := len(q.grants)
 		var at []Host
@@ -123,7 +123,7 @@ func (p *Policy) checkReach(hosts [][]Host, granted []Host, i int) *engi.Error {
 		o := q.set.Rule(j)
 		if j < i && hosts[j][0].includes(h) && o.Covers(r) {
 			return engi.Errorf(engi.Invalid, "request rule %q is never reached: %q before it has all its requests", r, o).
-				WithRemedy("the first rule that matches decides: put the narrower one first, or remove one of the two")
+				WithRemedy("the first matching rule decides: put the narrower rule first, or remove one of the two")
 		}
 		useful = useful || o.Action != engi.RequestDeny && meets(hosts[j][0])
 	}

@@ -164,7 +164,7 @@ func (r *rule) parseTarget(target string, bad func(string, ...any) *engi.Error) 
 	}
 	name, wild := strings.CutPrefix(target, "*.")
 	if strings.Contains(name, "*") {
-		return bad("has a * in the wrong place").WithRemedy("use * alone for everything public, or first for all names below another, as in *.example.com")
+		return bad("has a * in the wrong place").WithRemedy("use * alone for all public hosts, or *. in front of a name for all names below it, as in *.example.com")
 	}
 	c, err := CheckName(name)
 	if err != nil {

@@ -124,7 +124,7 @@ func (s *Set) Add(r engi.RequestRule) *engi.Error {
 	case len(r.Body) > maxConditions:
 		return bad("has %d conditions", len(r.Body)).WithRemedy("use at most %d", maxConditions)
 	case len(r.Body) > 0 && c.Action == engi.RequestDeny:
-		return bad("denies by its body").WithRemedy("say in a rule that allows what bodies must be: what no rule allows is refused")
+		return bad("denies by its body").WithRemedy("set the condition on bodies in a rule that allows: a request that no rule allows is refused")
 	}
 	for i, text := range r.Body {
 		n, err := s.condition(text)

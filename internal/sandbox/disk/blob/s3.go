@@ -149,7 +149,7 @@ func (b *Bucket) classify(ctx context.Context, act, name string, err error) erro
 	}
 	switch r := minio.ToErrorResponse(err); {
 	case r.Code == minio.NoSuchKey || r.StatusCode == http.StatusNotFound && r.Code != minio.NoSuchBucket:
-		return engi.Errorf(engi.NotFound, "%s %s: there is no such blob", act, name)
+		return engi.Errorf(engi.NotFound, "%s %s: the blob does not exist", act, name)
 	case r.Code == minio.NoSuchBucket:
 		return engi.Errorf(engi.Unavailable, "%s %s: there is no bucket %s", act, name, b.bucket).WithRemedy("the operator creates it")
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:

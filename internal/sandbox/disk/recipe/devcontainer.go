@@ -440,8 +440,8 @@ func (c *devcontainer) features(v json.RawMessage) error {
 		}
 		packages, ok := featurePackages[strings.ToLower(id)]
 		if !ok {
-			return invalid("line %d: feature %q is more than packages", m.line, m.key).
-				WithRemedy("use an image that has it, install it with onCreateCommand, or name packages with ghcr.io/devcontainers-extra/features/apt-packages")
+			return invalid("line %d: feature %q does more than install packages", m.line, m.key).
+				WithRemedy("use an image with the feature, install it with onCreateCommand, or name packages with ghcr.io/devcontainers-extra/features/apt-packages")
 		}
 		options := map[string]any{}
 		var version string

@@ -134,7 +134,7 @@ func TestBadDevcontainers(t *testing.T) {
 		"{\"image\": \"a b\"}":                                                                         "is not an image",
 		"{\"image\": \"a\",\n \"x\" 5}":                                                                "line 2: this is not JSON",
 		"{\"image\": \"a\",\n":                                                                         "ends too early",
-		"{\"image\": \"a\"} {}":                                                                        "something follows",
+		"{\"image\": \"a\"} {}":                                                                        "there is text after the object",
 	} {
 		_, err := Parse("x", []byte(text))
 		if !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), want) {

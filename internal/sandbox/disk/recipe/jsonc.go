@@ -113,7 +113,7 @@ func members(text []byte, first int) (all []member, err error) {
 		return all, fail(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return all, invalid("line %d: something follows the object", line())
+		return all, invalid("line %d: there is text after the object", line())
 	}
 	return all, nil
 }

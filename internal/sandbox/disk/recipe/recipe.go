@@ -242,14 +242,14 @@ func Parse(name string, text []byte) (Definition, error) {
 		var ok bool
 		if raw, ok = all[name]; !ok {
 			return Definition{}, invalid("the definition has no template %q, only %s", name, strings.Join(slices.Sorted(maps.Keys(all)), ", ")).
-				WithRemedy("say which of them: build it with '--as NAME', or with that 'name' in the request")
+				WithRemedy("name the template to build: use '--as NAME', or 'name' in the request")
 		}
 		if raw.Templates != nil {
 			return Definition{}, invalid("template %q has 'templates' in it", name)
 		}
 	}
 	if raw.Name != "" && raw.Name != name {
-		return Definition{}, invalid("the definition is of %q, not of %q", raw.Name, name)
+		return Definition{}, invalid("the definition has the name %q, not %q", raw.Name, name)
 	}
 	return raw.check()
 }
@@ -265,7 +265,7 @@ func parseDocument(text []byte) (doc rawDefinition, err error) {
 	// value, for example. It has changed no state of this process by then.
 	defer func() {
 		if recover() != nil {
-			err = invalid("the definition is not YAML that can be read").WithRemedy("remove tags, like !name, and values that are left out")
+			err = invalid("the definition is not valid YAML").WithRemedy("remove tags such as !name, and empty values")
 		}
 	}()
 	err = yaml.NewDecoder(bytes.NewReader(text), yaml.Strict()).Decode(&doc)
@@ -395,7 +395,7 @@ func (r rawDefinition) check() (d Definition, err error) {
 	}
 	for i, c := range r.Commands {
 		if strings.TrimSpace(c.Run) == "" || strings.ContainsRune(c.Run, 0) {
-			return d, invalid("command %d has nothing to run", i+1)
+			return d, invalid("command %d is empty", i+1)
 		}
 		if c.User != "" && !userPattern.MatchString(c.User) {
 			return d, invalid("command %d: %q is not a user name", i+1, c.User)

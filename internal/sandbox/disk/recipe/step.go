@@ -112,7 +112,7 @@ func (s *Step) check() error {
 	case engi.StepRun:
 		s.Args = append(s.Args, "", "")[:2]
 		if strings.TrimSpace(s.Args[0]) == "" {
-			return invalid("run has nothing to run")
+			return invalid("run has no command")
 		}
 	case engi.StepCopy:
 		s.Args = append(s.Args, "", "", "")[:4]

@@ -109,7 +109,7 @@ func (x *extraction) entry(h *tar.Header, content io.Reader) error {
 	x.markAdded(name)
 
 	if x.o.FilesOnly && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeReg {
-		return engi.Errorf(engi.Invalid, "extract %s: only files and directories are allowed here", name)
+		return engi.Errorf(engi.Invalid, "extract %s: only files and directories are allowed", name)
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:

@@ -272,7 +272,7 @@ func (t *Tree) Link(old, name string) error {
 		return wrap("link to", old, err)
 	}
 	if a.Mode&unix.S_IFMT == unix.S_IFDIR {
-		return engi.Errorf(engi.Invalid, "link %s to %s: that is a directory", name, old)
+		return engi.Errorf(engi.Invalid, "link %s to %s: the target is a directory", name, old)
 	}
 	if to, base, err := t.parent(name); err == nil {
 		err := unix.Fstatat(to, base, &b, unix.AT_SYMLINK_NOFOLLOW)

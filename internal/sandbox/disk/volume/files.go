@@ -614,7 +614,7 @@ func (f *files) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	if rel == "." {
-		return engi.Errorf(engi.Denied, "remove /: the root of a volume cannot be removed").WithRemedy("remove what is in it, or the volume")
+		return engi.Errorf(engi.Denied, "remove /: the root of a volume cannot be removed").WithRemedy("remove its files, or the volume")
 	}
 	if _, err := f.root.Lstat(rel); err != nil {
 		return fault("remove", name, err)

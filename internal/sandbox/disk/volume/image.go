@@ -460,7 +460,7 @@ func fault(act, path string, err error) *engi.Error {
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.EISDIR), errors.Is(err, unix.EBUSY):
 		kind = engi.Conflict
 	case strings.Contains(err.Error(), "path escapes from parent"):
-		return engi.Errorf(engi.Denied, "%s %s: a link leads out of the volume", act, path).WithRemedy("use the path that the link refers to, if that is in the volume")
+		return engi.Errorf(engi.Denied, "%s %s: a link leads out of the volume", act, path).WithRemedy("use the path to which the link refers, if it is in the volume")
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
 		kind = engi.Denied
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO), errors.Is(err, unix.EXDEV):

@@ -340,7 +340,7 @@ func (m *Manager) reserve(ctx context.Context, r Record) error {
 	m.creating.Lock()
 	defer m.creating.Unlock()
 	if _, err := m.o.Store.Find(ctx, r.Owner.Viewer(), r.Name); err == nil && r.Owner != "" {
-		return engi.Errorf(engi.Conflict, "there is one with that name").WithRemedy("use it, remove it, or choose another name")
+		return engi.Errorf(engi.Conflict, "the name is already used").WithRemedy("use it, remove it, or choose another name")
 	} else if err != nil && !engi.Is(err, engi.NotFound) && r.Owner != "" {
 		return err
 	}
@@ -348,7 +348,7 @@ func (m *Manager) reserve(ctx context.Context, r Record) error {
 	_, known := m.grows[r.ID]
 	m.mu.Unlock()
 	if known { // the files of the existing volume must not be taken for the new one's
-		return engi.Errorf(engi.Conflict, "there is one with the ID %s", r.ID).WithRemedy("leave the ID out")
+		return engi.Errorf(engi.Conflict, "the ID %s is already used", r.ID).WithRemedy("leave the ID out")
 	}
 	if err := m.checkSpace(ctx, r); err != nil {
 		return err
@@ -420,7 +420,7 @@ func (m *Manager) checkSpace(ctx context.Context, r Record) error {
 			if m.o.Refused != nil {
 				m.o.Refused(r.Owner, "volumes")
 			}
-			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or raise the quota")
+			return engi.Errorf(engi.Exhausted, "the owner has %d volumes, which is the quota", count).WithRemedy("remove one, or have the operator raise the quota")
 		}
 	}
 	promised := m.growth()
@@ -429,7 +429,7 @@ func (m *Manager) checkSpace(ctx context.Context, r Record) error {
 		return err
 	}
 	if r.Capacity > free-promised-reservedBytes {
-		return engi.Errorf(engi.Exhausted, "the disk has %d bytes left, of which %d are reserved for volumes", free, promised).
+		return engi.Errorf(engi.Exhausted, "the disk has %d free bytes, of which %d are reserved for volumes", free, promised).
 			WithRemedy("ask for a smaller capacity, remove volumes, or put the data directory on a larger disk")
 	}
 	return nil

@@ -300,8 +300,8 @@ func (s *Scheduler[I]) Join(key Key, cfg Config, digest string, owner engi.Owner
 			p.late = now
 		}
 		if now.Sub(p.late) > lateTime {
-			return nil, engi.Errorf(engi.Exhausted, "more executions arrive than the node can run: a sandbox would take %v", wait.Round(time.Millisecond)).
-				WithRemedy("try again later, or name a claim_timeout to wait that long").
+			return nil, engi.Errorf(engi.Exhausted, "the node cannot run all executions that arrive: the wait for a sandbox would be %v", wait.Round(time.Millisecond)).
+				WithRemedy("try again later, or set claim_timeout to wait").
 				WithRetry(engi.Retry{AfterMillis: (wait - most).Milliseconds() + 1, Position: at + 1})
 		}
 	}
@@ -428,7 +428,7 @@ func (s *Scheduler[I]) Reserve(now time.Time) error {
 	if s.alive-s.tearing-len(s.retired) >= s.opt.Max {
 		w := plan[I]{Scheduler: s, now: now}
 		if !w.evict(nil) {
-			return engi.Errorf(engi.Exhausted, "the node has %d sandboxes, which is all it may have", s.alive).
+			return engi.Errorf(engi.Exhausted, "the node has %d sandboxes, which is its limit", s.alive).
 				WithRemedy("wait until one ends, hibernate one, or let the node's administrator raise the maximum").
 				WithRetry(s.retryLocked(1))
 		}

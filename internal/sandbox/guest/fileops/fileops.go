@@ -58,7 +58,7 @@ func readAll(ctx context.Context, g engi.Guest, name string, limit int64) ([]byt
 
 func tooLarge(name string, limit int64) error {
 	return engi.Errorf(engi.Invalid, "%s is too large: more than %d MiB", name, limit>>20).
-		WithRemedy("take a part of it, with grep or with a command such as head, tail or sed")
+		WithRemedy("read a part of it, with grep or with a command such as head, tail or sed")
 }
 
 func digest(raw []byte) string {

@@ -104,7 +104,7 @@ func readHead(ctx context.Context, g engi.Guest, name string) ([]byte, int64, er
 		return nil, 0, err
 	}
 	if fi.Mode.IsDir() {
-		return nil, 0, engi.Errorf(engi.Invalid, "%s is a directory", name).WithRemedy("use glob to see what is in it")
+		return nil, 0, engi.Errorf(engi.Invalid, "%s is a directory", name).WithRemedy("use glob to list its files")
 	}
 	r, err := g.Open(ctx, name)
 	if err != nil {

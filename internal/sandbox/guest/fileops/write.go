@@ -47,7 +47,7 @@ func Write(ctx context.Context, g engi.Guest, q WriteRequest) (_ Written, err er
 	created := engi.Is(err, engi.NotFound)
 	switch {
 	case created && q.IfHash != "" && q.IfHash != Absent:
-		return Written{}, engi.Errorf(engi.Conflict, "%s does not exist any more", name).WithRemedy("look at what is there now")
+		return Written{}, engi.Errorf(engi.Conflict, "%s does not exist any more", name).WithRemedy("look at the current files")
 	case created:
 	case err != nil:
 		return Written{}, err
@@ -76,7 +76,7 @@ func Write(ctx context.Context, g engi.Guest, q WriteRequest) (_ Written, err er
 
 func checkHash(name string, raw []byte, want string) error {
 	if got := digest(raw); !strings.EqualFold(got, want) {
-		return engi.Errorf(engi.Conflict, "%s has changed: its SHA-256 is %s", name, got).WithRemedy("read it again")
+		return engi.Errorf(engi.Conflict, "%s has changed: its SHA-256 is %s", name, got).WithRemedy("read the file again")
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func apply(text string, edits []Replacement) (string, int, error) {
 			return "", 0, engi.Errorf(engi.Invalid, "%sthe text to replace is empty", which).WithRemedy("to insert text, replace a nearby line by itself and the text")
 		}
 		if e.Old == e.New {
-			return "", 0, engi.Errorf(engi.Invalid, "%sthe old text and the new are the same", which)
+			return "", 0, engi.Errorf(engi.Invalid, "%sthe old text and the new text are the same", which)
 		}
 		from, to := e.Old, e.New
 		if crlf {

@@ -258,7 +258,7 @@ func (s *Server) port(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		// Some servers listen on IPv6 only.
 		if conn, err = net.DialTimeout("tcp", net.JoinHostPort("::1", number), dialTimeout); err != nil {
-			return engi.Errorf(engi.Unavailable, "nothing listens on port %d", port)
+			return engi.Errorf(engi.Unavailable, "no program listens on port %d", port)
 		}
 	}
 	defer conn.Close()

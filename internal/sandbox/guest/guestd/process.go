@@ -404,7 +404,7 @@ func (p *proc) writeAt(ctx context.Context, writer string, at int64, data []byte
 func (s *Server) spawn(c wire.Command) (p *proc, err error) {
 	if c.Builtin != "" {
 		if s.o.InProcess {
-			return nil, engi.Errorf(engi.Unsupported, "this guest has no %.20s, since it is no program of its own", c.Builtin)
+			return nil, engi.Errorf(engi.Unsupported, "this guest has no %.20s, because it is not a separate program", c.Builtin)
 		}
 		c.Args = slices.Concat([]string{"/proc/self/exe", string(c.Builtin)}, c.Args)
 	}

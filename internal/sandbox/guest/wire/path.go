@@ -28,7 +28,7 @@ func CheckRelative(p string) error {
 	case strings.IndexByte(p, 0) >= 0:
 		return engi.Errorf(engi.Invalid, "path %.200q contains a NUL", p)
 	case p[0] == '/':
-		return engi.Errorf(engi.Invalid, "path %.200q is absolute", p).WithRemedy("give it relative to the working directory")
+		return engi.Errorf(engi.Invalid, "path %.200q is absolute", p).WithRemedy("use a path relative to the working directory")
 	}
 	for name := range strings.SplitSeq(p, "/") {
 		switch {
@@ -79,7 +79,7 @@ func (r *Run) Check() error {
 		return err
 	}
 	if len(r.Files) > MaxFiles {
-		return engi.Errorf(engi.Invalid, "%d files are more than %d", len(r.Files), MaxFiles)
+		return engi.Errorf(engi.Invalid, "there are %d files; the limit is %d", len(r.Files), MaxFiles)
 	}
 	var total int64
 	seen := make(map[string]bool, len(r.Files))

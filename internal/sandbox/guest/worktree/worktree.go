@@ -88,7 +88,7 @@ func (c *Copy[T]) Read(ctx context.Context, g engi.Guest, t Tree, look func(path
 		k.Executable = fi.Mode.Perm()&0o111 != 0
 		all[i] = k
 		if n := size.Add(k.Size); n > t.All {
-			return engi.Errorf(engi.Exhausted, "the files in the sandbox have %d bytes or more, %d MiB is the most", n, t.All>>20).WithRemedy("leave out what can be made or downloaded")
+			return engi.Errorf(engi.Exhausted, "the files in the sandbox have %d bytes or more; the limit is %d MiB", n, t.All>>20).WithRemedy("leave out generated and downloaded files")
 		}
 		return nil
 	}); err != nil {
@@ -124,14 +124,14 @@ func (t Tree) walk(ctx context.Context, g engi.Guest) (all []engi.FileInfo, err 
 			switch {
 			case fi.Mode.IsDir():
 				if dirs = append(dirs, fi.Path); len(dirs) > 4*t.Files {
-					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more directories than %d", 4*t.Files).WithRemedy("leave out what can be made or downloaded")
+					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more directories than %d", 4*t.Files).WithRemedy("leave out generated and downloaded files")
 				}
 			case fi.Mode.IsRegular():
 				if fi.Size > t.File {
 					return nil, t.tooLarge(fi.Path)
 				}
 				if all = append(all, fi); len(all) > t.Files {
-					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more files than %d", t.Files).WithRemedy("leave out what can be made or downloaded")
+					return nil, engi.Errorf(engi.Exhausted, "the sandbox has more files than %d", t.Files).WithRemedy("leave out generated and downloaded files")
 				}
 			}
 		}

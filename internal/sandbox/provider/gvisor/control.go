@@ -74,7 +74,7 @@ func (m *machine) call(ctx context.Context, method string, arg any, files ...*os
 	case !reply.Success && strings.Contains(reply.Err, unix.ENOSPC.Error()):
 		return engi.Errorf(engi.Exhausted, "the host's disk is full").WithRemedy("free space where engi keeps its data")
 	case !reply.Success && reply.Err == "unknown method":
-		return engi.Errorf(engi.Unsupported, "the sandbox's kernel is of an earlier version")
+		return engi.Errorf(engi.Unsupported, "the sandbox's kernel has an earlier version")
 	case !reply.Success:
 		return engi.Errorf(engi.Internal, "the sandbox's kernel: %.500s", reply.Err)
 	}

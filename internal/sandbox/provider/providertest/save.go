@@ -47,7 +47,7 @@ func wantCounting(t *testing.T, c *guest.Client, proc engi.Process) {
 		t.Error("a process of before does not run")
 	}
 	if _, err := c.Attach(t.Context(), proc.ID()); err != nil {
-		t.Errorf("a process of before is not known: %v", err)
+		t.Errorf("an earlier process is not found: %v", err)
 	}
 }
 
@@ -424,7 +424,7 @@ func (s *suite) mountWritable(t *testing.T) {
 	}
 	if s.env.OwnKernel {
 		if out, exit, err := sh(t, c, "echo x > data/read-only/old"); err != nil || exit.Code == 0 {
-			t.Errorf("wrote to what is read only: %v: %s", err, out)
+			t.Errorf("wrote to a read-only directory: %v: %s", err, out)
 		}
 	}
 	if after, err := os.ReadDir(s.env.Root); err != nil || len(after) != len(before) {

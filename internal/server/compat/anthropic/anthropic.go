@@ -167,7 +167,7 @@ func readBlocks(blocks []block, other func(block) error) (text string, images []
 		case "document":
 			switch {
 			case b.Citations.Enabled:
-				return "", nil, engi.Errorf(engi.Invalid, "citations cannot be given here").WithRemedy("leave them out")
+				return "", nil, engi.Errorf(engi.Invalid, "citations are not supported").WithRemedy("leave them out")
 			case b.Source.Type == "text":
 				texts = append(texts, join(b.Title, b.Context, b.Source.Data))
 				continue
@@ -199,7 +199,7 @@ func join(lines ...string) string {
 
 func (b block) image() (engi.Image, error) {
 	if b.Source.Type != "base64" {
-		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a document is not part of the request").WithRemedy("send it in base64; nothing is fetched for you")
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image or a document is not part of the request").WithRemedy("send it in base64; engi does not fetch URLs")
 	}
 	raw, err := base64.StdEncoding.DecodeString(b.Source.Data)
 	if err != nil {
@@ -305,7 +305,7 @@ func (f *front) spec(ex *rest.Exchange, q request) (spec engi.RunSpec, err error
 	}
 	for i, t := range q.Tools {
 		if t.Type != "" && t.Type != "custom" {
-			return spec, engi.Errorf(engi.Invalid, "tools[%d]: a tool of type %.60q cannot be called here", i, t.Type).WithRemedy("describe it by an input_schema")
+			return spec, engi.Errorf(engi.Invalid, "tools[%d]: tools of type %.60q are not supported", i, t.Type).WithRemedy("describe it by an input_schema")
 		}
 		spec.Tools = append(spec.Tools, engi.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
 	}

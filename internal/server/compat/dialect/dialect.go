@@ -60,7 +60,7 @@ func Decode(x *rest.Exchange, v any, values map[string][]string) error {
 		if known[name] || value == "null" || neutral && (allowed == nil || slices.Contains(allowed, value)) {
 			continue
 		}
-		e := engi.Errorf(engi.Invalid, "%.60s: this cannot be honoured here", name)
+		e := engi.Errorf(engi.Invalid, "%.60s: this is not supported", name)
 		if neutral {
 			return e.WithRemedy("leave it out, or send %s", allowed[0])
 		}

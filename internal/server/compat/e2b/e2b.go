@@ -141,7 +141,7 @@ func New(o Options) *Server {
 	s.control.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) { respond(w, http.StatusOK, "engi is here") })
 	s.control.HandleFunc("/files", s.signedFile)
 	s.control.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		fail(w, engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path))
+		fail(w, engi.Errorf(engi.NotFound, "%.200q does not exist", r.URL.Path))
 	})
 	return s
 }

@@ -123,7 +123,7 @@ func (n *network) check() error {
 		}
 	}
 	if names && !slices.Contains(n.DenyOut, everything) {
-		return engi.Errorf(engi.Invalid, "names in allowOut need %s in denyOut, as all else is allowed without it", everything)
+		return engi.Errorf(engi.Invalid, "names in allowOut need %s in denyOut: without it, all other hosts are allowed too", everything)
 	}
 	if e := n.EgressProxy; e != nil {
 		_, at, ok := strings.Cut(e.Address, "://")
@@ -183,7 +183,7 @@ func (n *network) headers() ([]engi.HeaderRule, error) {
 			}
 			for name, value := range r.Transform.Headers {
 				if identityPlace.MatchString(value) {
-					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s wants an identity token, which engi does not issue: store a token as a secret, and write ${e2b.secrets.NAME}", name, host)
+					return nil, engi.Errorf(engi.Invalid, "rules: %s of %s needs an identity token, which engi does not issue: store a token as a secret, and write ${e2b.secrets.NAME}", name, host)
 				}
 				secret = secret || secretPlace.MatchString(value)
 				set[name] = secretPlace.ReplaceAllString(value, "$${secrets.$1}")

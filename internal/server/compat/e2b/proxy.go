@@ -273,7 +273,7 @@ func (s *Server) authorize(r *http.Request, sandbox engi.Sandbox, port int) (key
 		}
 		return key, err
 	}
-	return "", engi.Errorf(engi.Anonymous, "missing access token: send the header %s with the token that creating or connecting to the sandbox has answered", strings.ToLower(accessHeader))
+	return "", engi.Errorf(engi.Anonymous, "missing access token: send the header %s with the token from the answer that created or connected to the sandbox", strings.ToLower(accessHeader))
 }
 
 // Allow reports Denied unless a request has the token for the private ports and the

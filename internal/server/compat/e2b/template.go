@@ -61,7 +61,7 @@ func (s *Server) serveTemplates() {
 		case what == "tags":
 			return s.tags(w, r, who, id)
 		}
-		return engi.Errorf(engi.NotFound, "there is nothing at %.200q", r.URL.Path)
+		return engi.Errorf(engi.NotFound, "%.200q does not exist", r.URL.Path)
 	})
 }
 

@@ -80,7 +80,7 @@ func (s *Server) token(purpose, object, key string) string {
 func (s *Server) holder(ctx context.Context, purpose, object string, owner engi.Owner, token string) (string, error) {
 	key, err := s.keyOf(ctx, purpose, object, owner, func(t string) bool { return same(token, t) })
 	if err == nil && key == "" {
-		err = engi.Errorf(engi.Anonymous, "invalid access token, or one whose key has been revoked or has expired").WithRemedy("connect again, which answers with another")
+		err = engi.Errorf(engi.Anonymous, "invalid access token, or one whose key has been revoked or has expired").WithRemedy("connect again to get another one")
 	}
 	return key, err
 }
@@ -103,7 +103,7 @@ func (s *Server) keyOf(ctx context.Context, purpose, object string, owner engi.O
 func (s *Server) live(ctx context.Context, key string, owner engi.Owner) error {
 	keys, err := s.Keys.Live(ctx, owner)
 	if err == nil && !slices.ContainsFunc(keys, func(k engi.Key) bool { return k.ID == key }) {
-		err = engi.Errorf(engi.Anonymous, "the key that this token was given to has been revoked or has expired").
+		err = engi.Errorf(engi.Anonymous, "the key that created this token has been revoked or has expired").
 			WithRemedy("connect with another key, which gets a token of its own")
 	}
 	return err

@@ -85,7 +85,7 @@ func (s *Server) takeFile(w http.ResponseWriter, r *http.Request) (err error) {
 		return err
 	}
 	if err != nil || perr != nil || !hashPattern.MatchString(hash) || time.Now().Unix() > until {
-		return engi.Errorf(engi.Denied, "this link is invalid or has expired: ask for a new one")
+		return engi.Errorf(engi.Denied, "this link is invalid or has expired: ask for a new link")
 	}
 	if r.ContentLength > s.MaxUpload {
 		return httpio.TooLarge(s.MaxUpload)

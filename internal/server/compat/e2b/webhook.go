@@ -34,7 +34,7 @@ func (webhookFormat) Request(_ context.Context, w engi.Webhook, secret string, d
 	v, ok := lifecycleOf(e)
 	if !ok {
 		return nil, nil, engi.Errorf(engi.Invalid, "event %s of type %.140s is none of a sandbox's life", e.ID, e.Type).
-			WithRemedy("GET /events/sandboxes lists those that can be sent")
+			WithRemedy("GET /events/sandboxes lists the supported types")
 	}
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -92,7 +92,7 @@ func (q *webhookRequest) check() error {
 	case q.URL != nil && *q.URL == "":
 		return engi.Errorf(engi.Invalid, "the url is empty")
 	case q.Secret != nil && *q.Secret == "":
-		return engi.Errorf(engi.Invalid, "the signatureSecret is empty: choose one; what signs requests is never shown")
+		return engi.Errorf(engi.Invalid, "the signatureSecret is empty: choose one; engi never shows it again")
 	case q.Events == nil:
 		return nil
 	case len(*q.Events) == 0:

@@ -170,7 +170,7 @@ func (f *front) completionSpec(ex *rest.Exchange, q completionRequest) (spec eng
 	}
 	for i, t := range q.Tools {
 		if t.Type != "function" {
-			return spec, engi.Errorf(engi.Invalid, "tools[%d]: a tool of type %.40q cannot be called here", i, t.Type).WithRemedy("use functions")
+			return spec, engi.Errorf(engi.Invalid, "tools[%d]: tools of type %.40q are not supported", i, t.Type).WithRemedy("use functions")
 		}
 		schema := t.Function.Parameters
 		if len(schema) == 0 || string(schema) == "null" {
@@ -184,7 +184,7 @@ func (f *front) completionSpec(ex *rest.Exchange, q completionRequest) (spec eng
 	case json.Unmarshal(q.ToolChoice, &named) == nil && named.Function.Name != "":
 		spec.Choice = named.Function.Name
 	default:
-		return spec, engi.Errorf(engi.Invalid, "tool_choice: this cannot be honoured here").WithRemedy("use none, auto, required or a function")
+		return spec, engi.Errorf(engi.Invalid, "tool_choice: this value is not supported").WithRemedy("use none, auto, required or a function")
 	}
 	for i, m := range q.Messages {
 		if err := completionMessageTo(&spec, m); err != nil {
@@ -252,7 +252,7 @@ type file struct {
 // document returns the file as a document. The request must contain its data.
 func (f file) document() (engi.Image, error) {
 	if f.Data == "" {
-		return engi.Image{}, engi.Errorf(engi.Invalid, "a file is not part of the request").WithRemedy("send it as file_data, in base64; nothing is fetched or kept for you")
+		return engi.Image{}, engi.Errorf(engi.Invalid, "a file is not part of the request").WithRemedy("send it as file_data, in base64; engi neither fetches nor stores files")
 	}
 	if !strings.HasPrefix(f.Data, "data:") {
 		f.Data = "data:" + engi.PDF + ";base64," + f.Data
@@ -260,7 +260,7 @@ func (f file) document() (engi.Image, error) {
 	img, err := fromDataURL(f.Data)
 	img.Name = f.Name
 	if err == nil && img.MediaType != engi.PDF {
-		err = engi.Errorf(engi.Invalid, "a file of type %.80q cannot be read", img.MediaType).WithRemedy("send PDFs as files, and what is in others as text")
+		err = engi.Errorf(engi.Invalid, "a file of type %.80q cannot be read", img.MediaType).WithRemedy("send PDFs as files, and the content of other documents as text")
 	}
 	return img, err
 }
@@ -269,7 +269,7 @@ func (f file) document() (engi.Image, error) {
 func fromDataURL(url string) (engi.Image, error) {
 	head, data, ok := strings.Cut(strings.TrimPrefix(url, "data:"), ";base64,")
 	if !ok || !strings.HasPrefix(url, "data:") {
-		return engi.Image{}, engi.Errorf(engi.Invalid, "an image is not part of the request").WithRemedy("send it as a data: URL in base64; nothing is fetched for you")
+		return engi.Image{}, engi.Errorf(engi.Invalid, "an image is not part of the request").WithRemedy("send it as a data: URL in base64; engi does not fetch URLs")
 	}
 	raw, err := base64.StdEncoding.DecodeString(data)
 	if err != nil {

@@ -239,7 +239,7 @@ func TestCompletionFields(t *testing.T) {
 		`"tools":[{"type":"web_search"}]`:      `!tools[0]`,
 		`"tool_choice":"f"`:                    `!the tool to call`,
 		`"temperature":3`:                      `!a temperature of 3`,
-		`"stop":["a","b","c","d","e"]`:         `!5 texts`,
+		`"stop":["a","b","c","d","e"]`:         `!there are 5 stop sequences`,
 		`"stop":7`:                             `!stop`,
 		`"sandbox":"sbx_x"`:                    `!`,
 	} {

@@ -291,11 +291,11 @@ func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.Ru
 	}
 	switch {
 	case q.Background && q.Store != nil && !*q.Store:
-		return spec, nil, engi.Errorf(engi.Invalid, "background: a response that is not stored cannot be come back to").WithRemedy("leave store out")
+		return spec, nil, engi.Errorf(engi.Invalid, "background: a response that is not stored cannot be read later").WithRemedy("leave store out")
 	case q.StreamOptions.Obfuscation:
-		return spec, nil, engi.Errorf(engi.Invalid, "stream_options: include_obfuscation cannot be honoured here").WithRemedy("leave it out")
+		return spec, nil, engi.Errorf(engi.Invalid, "stream_options: include_obfuscation is not supported").WithRemedy("leave it out")
 	case q.Text.Verbosity != "" && q.Text.Verbosity != "medium":
-		return spec, nil, engi.Errorf(engi.Invalid, "text: a verbosity of %.40q cannot be honoured here", q.Text.Verbosity).WithRemedy("leave it out, and say it in instructions")
+		return spec, nil, engi.Errorf(engi.Invalid, "text: the verbosity %.40q is not supported", q.Text.Verbosity).WithRemedy("leave it out, and say it in instructions")
 	case len(q.Metadata) > 16:
 		return spec, nil, engi.Errorf(engi.Invalid, "metadata: %d members, 16 at most", len(q.Metadata))
 	}
@@ -316,7 +316,7 @@ func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.Ru
 	}
 	for i, t := range q.Tools {
 		if t.Type != "function" {
-			return spec, nil, engi.Errorf(engi.Invalid, "tools[%d]: a tool of type %.40q cannot be called here", i, t.Type).WithRemedy("use functions")
+			return spec, nil, engi.Errorf(engi.Invalid, "tools[%d]: tools of type %.40q are not supported", i, t.Type).WithRemedy("use functions")
 		}
 		if len(t.Parameters) == 0 || string(t.Parameters) == "null" {
 			q.Tools[i].Parameters = json.RawMessage(`{"type":"object","properties":{}}`)
@@ -332,7 +332,7 @@ func (f *front) responseSpec(ex *rest.Exchange, q responseRequest) (spec engi.Ru
 	case json.Unmarshal(q.ToolChoice, &named) == nil && named.Type == "function" && named.Name != "":
 		spec.Choice, choice = named.Name, map[string]string{"type": "function", "name": named.Name}
 	default:
-		return spec, nil, engi.Errorf(engi.Invalid, "tool_choice: this cannot be honoured here").WithRemedy("use none, auto, required or a function")
+		return spec, nil, engi.Errorf(engi.Invalid, "tool_choice: this value is not supported").WithRemedy("use none, auto, required or a function")
 	}
 	if q.Sandbox != "" {
 		if spec.Sandbox, err = engi.ParseSandboxID(q.Sandbox); err != nil {
@@ -488,7 +488,7 @@ func (item responseItem) add(spec *engi.RunSpec) error {
 	case "reasoning":
 		// The run with this item still has it.
 	default:
-		return engi.Errorf(engi.Invalid, "an item of type %.40q cannot be read", item.Type).WithRemedy("send messages, function calls and their outputs; previous_response_id stands for what is kept here")
+		return engi.Errorf(engi.Invalid, "an item of type %.40q cannot be read", item.Type).WithRemedy("send messages, function calls and their outputs; previous_response_id refers to a stored response")
 	}
 	return nil
 }

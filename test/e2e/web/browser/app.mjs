@@ -32,7 +32,7 @@ const shown = page.frameLocator('iframe[title="The page of shop"]')
 const inside = () => page.frames().find((f) => f.url().startsWith(new URL(input.preview).origin))
 const done = page.getByRole('log', { name: 'What is done' })
 const picked = page.getByRole('group', { name: 'Element of the page' })
-const prompt = page.getByLabel('What is to be changed?')
+const prompt = page.getByLabel('What should change?')
 const tree = page.getByLabel('Files of the app')
 const leaf = (name) => tree.locator('.leaf', { hasText: name })
 const top = () => page.evaluate(() => scrollTo(0, 0)) // what is not in sight is not drawn
@@ -58,7 +58,7 @@ const app = () => page.evaluate(async (id) => (await fetch(`/v1/apps/${id}`, { h
 
 async function apply(text) {
   await page.getByRole('button', { name: 'Apply a text' }).click()
-  await page.getByLabel('What a model has written').fill(text)
+  await page.getByLabel('A model's text').fill(text)
   await page.getByRole('button', { name: 'Apply', exact: true }).click()
 }
 
@@ -85,7 +85,7 @@ try {
     await picked.getByText('<img src=x onerror=alert(1)>').waitFor()
     await becomes(async () => (await picked.textContent()).length < 200, true, 'what is shown of it is short')
     await becomes(() => page.locator('img[src=x]').count(), 0, 'elements that it has made')
-    await page.getByRole('button', { name: 'Leave the element out' }).click()
+    await page.getByRole('button', { name: 'Remove the element' }).click()
     await becomes(() => picked.count(), 0, 'elements')
   })
   await step('a page that is in no frame has no picker', async () => {
@@ -202,7 +202,7 @@ try {
   })
   await step('a model that there is not', async () => {
     await page.getByRole('button', { name: 'Ask a model' }).click()
-    await page.getByText('Model and bounds').click()
+    await page.getByText('Model and limits').click()
     await page.getByLabel('Model', { exact: false }).first().fill('nobody:x')
     await prompt.fill('Sell hats')
     await page.getByRole('button', { name: 'Change it' }).click()
@@ -222,7 +222,7 @@ try {
     await page.getByRole('button', { name: 'Change it' }).click()
     // What they write at the same time is not mixed.
     for (const [n, word] of [[1, 'apple'], [2, 'pear']]) {
-      const text = attempt(n).getByLabel('What the model writes').first()
+      const text = attempt(n).getByLabel('The model's output').first()
       await attempt(n).getByText('Round 1').waitFor()
       await text.getByText('<edit path="src/App.tsx">').waitFor({ state: 'attached' })
       const words = (await text.textContent()).split('<edit')[0].trim().split(/\s+/)
@@ -245,7 +245,7 @@ try {
     await page.getByRole('status').getByText('the command of the judge ended with 0 in 1 of 2').waitFor()
     await done.getByText('The app is well: revision 6 of attempt 2, 3 rounds').waitFor()
     await attempt(2).getByText('taken').waitFor()
-    await attempt(1).getByText('Its branch went when the edit ended.').waitFor()
+    await attempt(1).getByText('Its branch was removed when the edit ended.').waitFor()
     await becomes(() => page.locator('.attempts iframe').count(), 0, 'pages of branches that are gone')
     await becomes(() => attempt(1).getByText('Round 2').count(), 1, 'rounds that were needed')
     await top()

@@ -122,7 +122,7 @@ func classify(s *Spec, step int, errno syscall.Errno) error {
 	name := stepNames[step]
 	switch {
 	case step == stepDir:
-		return engi.Errorf(engi.Invalid, "cwd '%s' does not exist", s.Dir).WithRemedy("name a directory the user may enter (%s)", errno)
+		return engi.Errorf(engi.Invalid, "cwd '%s' does not exist", s.Dir).WithRemedy("name a directory that the user may enter (%s)", errno)
 	case step == stepExec && (errno == syscall.ENOENT || errno == syscall.ENOTDIR):
 		return engi.Errorf(engi.NotFound, "%s %s: %s", name, s.Path, errno)
 	case step == stepExec && errno == syscall.EACCES:

@@ -185,7 +185,7 @@ func (k *Kernels) addLocked(l, dir string) (*codeContext, error) {
 		return nil, engi.Errorf(engi.Unavailable, "the guest is closing")
 	}
 	if len(k.contexts) >= maxContexts {
-		return nil, engi.Errorf(engi.Exhausted, "there are %d contexts already", maxContexts).WithRemedy("remove one that is not needed")
+		return nil, engi.Errorf(engi.Exhausted, "there are %d contexts already", maxContexts).WithRemedy("remove an unused one")
 	}
 	s := &codeContext{id: newID(), language: l, dir: dir, lock: make(chan struct{}, 1), removed: make(chan struct{})}
 	k.contexts = append(k.contexts, s)

@@ -83,7 +83,7 @@ func (k *Kernels) interpreter(l string) (string, error) {
 	if l == "r" || l == "java" {
 		template = "code-interpreter-r-java"
 	}
-	return "", engi.Errorf(engi.Invalid, "there is no kernel for %s, as this template has no %s: use the template %s or one made from it", l, strings.Join(interpreters[l], " and no "), template)
+	return "", engi.Errorf(engi.Invalid, "there is no kernel for %s, because this template has no %s: use the template %s or a template based on it", l, strings.Join(interpreters[l], " and no "), template)
 }
 
 // start starts a kernel and returns once it accepts code.
@@ -524,5 +524,5 @@ func parseEvent(line []byte) (e event, err error) {
 	case "ready", "result", "error", "end":
 		return e, nil
 	}
-	return event{}, engi.Errorf(engi.Invalid, "event %.40q is unknown", e.Event)
+	return event{}, engi.Errorf(engi.Invalid, "the event type %.40q does not exist", e.Event)
 }

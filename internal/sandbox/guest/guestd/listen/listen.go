@@ -55,7 +55,7 @@ func Serve(in io.Reader, out io.Writer, port string) error {
 	ended := make(chan error, 4)
 	t.lost = func() {
 		select {
-		case ended <- errors.New("nobody comes for connections"):
+		case ended <- errors.New("no client accepts connections"):
 		default: // Serve is ending
 		}
 	}

@@ -229,7 +229,7 @@ func MakeDirAll(path string, o Owner) error {
 		if fi.IsDir() {
 			return nil
 		}
-		return engi.Errorf(engi.Conflict, "make directory %s: a file is there", path)
+		return engi.Errorf(engi.Conflict, "make directory %s: a file has this name", path)
 	}
 	if i := strings.LastIndexByte(strings.TrimRight(path, "/"), '/'); i > 0 {
 		if err := MakeDirAll(path[:i], o); err != nil {

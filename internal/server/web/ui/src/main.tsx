@@ -32,10 +32,10 @@ function SignIn() {
     <div class="gate">
       <main>
         <span class="brand"><img src={icon} alt="" />engi</span>
-        {spent && <p class="notice" role="alert">This link was used already, or is older than five minutes. Make a new one, or use a key.</p>}
+        {spent && <p class="notice" role="alert">This link was already used, or is older than five minutes. Create a new link, or sign in with a key.</p>}
         <div class="card">
           <h1>Sign in</h1>
-          <p class="dim">Run <code>engi open</code> where the server runs: it opens this page signed in. Or use an API key.</p>
+          <p class="dim">Run <code>engi open</code> on the server's machine: it opens this page and signs you in. Or use an API key.</p>
           <form onSubmit={async (e) => {
             e.preventDefault()
             setProblem(undefined)

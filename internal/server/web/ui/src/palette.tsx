@@ -76,7 +76,7 @@ function Open() {
         <ul id="commands" role="listbox" aria-label="Commands">
           {shown.map((c, i) => <li key={c.kind + c.name} id={`command-${i}`} role="option" aria-selected={i === chosen} onClick={() => run(c)}><span>{c.name}</span><span class="dim">{c.kind}</span></li>)}
         </ul>
-        {shown.length === 0 && <p class="none dim" role="status">Nothing is called that</p>}
+        {shown.length === 0 && <p class="none dim" role="status">No page, command or ID matches</p>}
       </div>
     </dialog>
   )

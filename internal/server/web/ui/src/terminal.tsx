@@ -113,7 +113,7 @@ export function TerminalPane({ label, path, secret, exists, actions, focus, read
       <header ref={head}>
         <strong class="grow">{label}</strong>
         {others.length > 0 && <span class="present">with {others.map((v) => (v.name || 'the owner') + (v.read_only ? ' (looks)' : '')).join(', ')}</span>}
-        {me.looks && <span class="dim">you may only look</span>}
+        {me.looks && <span class="dim">read-only</span>}
         <State of={state} />
         {actions}
       </header>

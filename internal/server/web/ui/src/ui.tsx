@@ -387,7 +387,7 @@ export function Table<T>({ name, rows, columns, id, empty, tools, prefix = '' }:
             ))}
           </tbody>
         </table>
-        {shown.length === 0 && <p class="none dim">Nothing matches. <Button kind="plain" onClick={() => setQuery({ [prefix + 'q']: undefined })}>Clear the filter</Button></p>}
+        {shown.length === 0 && <p class="none dim">No rows match. <Button kind="plain" onClick={() => setQuery({ [prefix + 'q']: undefined })}>Clear the filter</Button></p>}
       </div>
     </>
   )

@@ -59,13 +59,13 @@ function Decide({ run, call }: { run: string; call: string }) {
   const [reason, setReason] = useState('')
   const at = useRef<HTMLDivElement>(null)
   useEffect(() => at.current?.scrollIntoView({ block: 'center' }), []) // nothing goes on before
-  if (!may('approvals')) return <p class="dim">It waits for the decision of somebody whose key has the scope approvals.</p>
+  if (!may('approvals')) return <p class="dim">The call waits for a decision by a user whose key has the scope approvals.</p>
   const decide = (allow: boolean) => () => send('POST', `/v1/runs/${segment(run)}/calls/${segment(call)}/decision`, { allow, ...(reason ? { reason } : {}) })
   return (
     <div class="row" ref={at}>
       <Act kind="primary" act={decide(true)}>Allow</Act>
       <Act kind="danger" act={decide(false)}>Refuse</Act>
-      <input class="auto" aria-label="Reason" placeholder="Reason, told to the model" maxLength={500} value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
+      <input class="auto" aria-label="Reason" placeholder="Reason, which the model sees" maxLength={500} value={reason} onInput={(e) => setReason(e.currentTarget.value)} />
     </div>
   )
 }
@@ -169,7 +169,7 @@ export function Agents({ id }: { id?: string }) {
       </>}>
       <Trouble of={agents.problem} again={agents.reload} />
       {!agents.problem && <div class="talk">
-        {turns.length === 0 && <Empty title="Ask for something"><p>For example: write a function that parses CSV and show that it works. Without a configured model the demo model answers: it understands nothing, but runs what stands between ``` fences.</p></Empty>}
+        {turns.length === 0 && <Empty title="Enter a task"><p>For example: write a function that parses CSV and show that it works. Without a configured model, the demo model answers: it only runs the code between ``` fences.</p></Empty>}
         {turns.map((t, i) => (
           <article class="turn" key={i} aria-label={t.who === 'you' ? 'You said' : 'The agent said'}>
             <span class="who">{t.who === 'you' ? 'You' : run?.agent ?? 'Agent'}</span>
@@ -208,7 +208,7 @@ export function Agents({ id }: { id?: string }) {
         ['Sandbox', <Subject of={run.sandbox_id} />], ['Timeline', <a href={`${href('events')}?subject=${segment(run.id)}`}>its events</a>],
       ]} /></Card>}
       <Card title="Runs">
-        <Table name="Runs" rows={runs.data} id={(r) => r.id} empty={<Empty title="No agent has run" />} columns={[
+        <Table name="Runs" rows={runs.data} id={(r) => r.id} empty={<Empty title="No runs yet" />} columns={[
           { head: 'Run', cell: (r) => <a href={href('agents', r.id)}><Id of={r.id} /></a>, by: (r) => r.id },
           { head: 'Agent', cell: (r) => r.agent, by: (r) => r.agent },
           { head: 'State', cell: (r) => <State of={r.waiting?.length ? 'waiting' : r.state} />, by: (r) => r.state },

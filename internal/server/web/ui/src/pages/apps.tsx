@@ -22,12 +22,12 @@ function All() {
   const query = route.value.query
   const found = useLive((stop) => list<App>('/v1/apps', stop), ['app.created', 'app.state', 'app.applied', 'app.rolled_back', 'app.removed'])
   return (
-    <Page title="Apps" about="Web applications that models write: files with a history, and a server whose page is here while they change."
+    <Page title="Apps" about="Web applications that models write. Each has files with a history, and a server whose page is shown here."
       actions={<Button kind="primary" onClick={() => setQuery({ new: '1' })} disabled={!may('sandboxes')}>New app</Button>}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Apps" rows={found.data} id={(a) => a.id}
         empty={!found.problem && <Empty title="There is no app">
-          <p>Create one here or with <code>engi app create</code>, then apply what a model has written.</p>
+          <p>Create one here or with <code>engi app create</code>, then apply a model's text.</p>
           <Button onClick={() => setQuery({ new: '1' })}>New app</Button>
         </Empty>}
         columns={[
@@ -38,7 +38,7 @@ function All() {
           { head: 'Used', cell: (a) => <Ago at={a.used_at ?? a.created_at} />, by: (a) => a.used_at ?? a.created_at, number: true, wide: true },
           { head: '', cell: (a) => may('sandboxes') && <div class="row">
             {a.preview_url && <Visit id={a.id} address={a.preview_url} class="small">Open<span class="hidden"> {a.name}</span></Visit>}
-            <Act class="small" kind="danger" ask={`The app ${a.name} is deleted, with its files and its history.`} act={() => send('DELETE', `/v1/apps/${segment(a.id)}`)}>Remove</Act>
+            <Act class="small" kind="danger" ask={`Deletes the app ${a.name} with its files and its history.`} act={() => send('DELETE', `/v1/apps/${segment(a.id)}`)}>Remove</Act>
           </div> },
         ]} />
       {query.get('new') && <New onClose={() => setQuery({ new: undefined })} />}
@@ -60,8 +60,8 @@ function New({ onClose }: { onClose: () => void }) {
       const a = await send<App>('POST', '/v1/apps', { name: textOf(form, 'name'), template })
       go(href('apps', a.id))
     }}>
-      <Field label="Name" hint="Letters, digits and -. Empty means one made up."><input name="name" maxLength={63} placeholder="shop" /></Field>
-      <Field label="Template" hint="The first app of a template may take minutes, if the template is to be built.">
+      <Field label="Name" hint="Letters, digits and -. Empty means a generated name."><input name="name" maxLength={63} placeholder="shop" /></Field>
+      <Field label="Template" hint="The first app of a template may take minutes if the template must be built.">
         <select name="template">
           {[...own, ...others.map((t) => t.name)].map((t) => <option key={t}>{t}</option>)}
         </select>
@@ -108,11 +108,11 @@ function Studio({ of: a, path, problem, reload }: { of: App; path: string; probl
         {a.preview_url && <Visit id={a.id} address={a.preview_url}>Open in a tab</Visit>}
         {write && (a.state === 'stopped'
           ? <Act act={async () => { await send('POST', `${path}/open`); reload() }}>Start</Act>
-          : <Act act={async () => { await send('POST', `${path}/stop`); reload() }} done="Its sandbox is gone; files and history stay">Stop</Act>)}
-        {write && a.template === 'vite-react' && <Act act={() => send('POST', `${path}/publish`, { private: a.published?.private })} done="Its build is served, also without a sandbox">{a.published ? 'Publish again' : 'Publish'}</Act>}
-        {write && a.published && <Act ask="Its published page is not served any more." act={() => send('POST', `${path}/unpublish`)}>Unpublish</Act>}
+          : <Act act={async () => { await send('POST', `${path}/stop`); reload() }} done="The app's sandbox is destroyed; its files and history stay">Stop</Act>)}
+        {write && a.template === 'vite-react' && <Act act={() => send('POST', `${path}/publish`, { private: a.published?.private })} done="The app's build is published; it is served without a sandbox">{a.published ? 'Publish again' : 'Publish'}</Act>}
+        {write && a.published && <Act ask="The published page is no longer served." act={() => send('POST', `${path}/unpublish`)}>Unpublish</Act>}
         <a class="button" href={`${path}/zip`} download={`${a.name}.zip`}>Download</a>
-        {write && <Act kind="danger" ask={`The app ${a.name} is deleted, with its files and its history.`} act={async () => { await send('DELETE', path); go(href('apps')) }}>Remove</Act>}
+        {write && <Act kind="danger" ask={`Deletes the app ${a.name} with its files and its history.`} act={async () => { await send('DELETE', path); go(href('apps')) }}>Remove</Act>}
       </>}>
       <Trouble of={problem} again={reload} />
       {a.error && <Trouble of={a.error} />}
@@ -141,8 +141,8 @@ function History({ of: a, path, version, write }: { of: App; path: string; versi
   return (
     <>
       <Trouble of={found.problem} again={found.reload} />
-      <Table name="Revisions" rows={found.data} id={(r) => String(r.number)} empty={<Empty title="There is no revision yet" />}
-        tools={write && <Act class="small" disabled={busy} act={() => send('POST', `${path}/snapshot`)} done="Its sandbox is kept as it is now, with its databases">Keep a snapshot</Act>}
+      <Table name="Revisions" rows={found.data} id={(r) => String(r.number)} empty={<Empty title="No revisions yet" />}
+        tools={write && <Act class="small" disabled={busy} act={() => send('POST', `${path}/snapshot`)} done="Saves the sandbox as it is now, with its databases">Keep a snapshot</Act>}
         columns={[
           { head: 'Revision', cell: (r) => r.number, by: (r) => r.number, number: true },
           { head: 'What', cell: (r) => <>{r.message.split('\n')[0]}{r.number === a.revision && <span class="dim"> (now)</span>}</>, by: (r) => r.message },
@@ -152,9 +152,9 @@ function History({ of: a, path, version, write }: { of: App; path: string; versi
           { head: 'When', cell: (r) => <Ago at={r.created_at} />, by: (r) => r.created_at, number: true, wide: true },
           { head: '', cell: (r) => <div class="row">
             <Act class="small" act={async () => setDiff({ number: r.number, text: await (await ask(`${path}/diff?to=${r.number}`, { headers: { Accept: '*/*' } })).text() })}>Changes<span class="hidden"> of revision {r.number}</span></Act>
-            {write && r.number !== a.revision && <Act class="small" disabled={busy} act={() => send('POST', `${path}/rollback`, { revision: r.number })} done={`Its files are those of revision ${r.number} again`}>Go back<span class="hidden"> to revision {r.number}</span></Act>}
-            {write && r.snapshot && <Act class="small" disabled={busy} ask={`The app becomes what it was when the snapshot of revision ${r.number} was made, with its databases and processes: what was written to them since is lost.`}
-              act={() => send('POST', `${path}/rollback`, { revision: r.number, snapshot: true })} done={`It is what it was in the snapshot of revision ${r.number}`}>Restore<span class="hidden"> the snapshot of revision {r.number}</span></Act>}
+            {write && r.number !== a.revision && <Act class="small" disabled={busy} act={() => send('POST', `${path}/rollback`, { revision: r.number })} done={`Restored the files of revision ${r.number}`}>Go back<span class="hidden"> to revision {r.number}</span></Act>}
+            {write && r.snapshot && <Act class="small" disabled={busy} ask={`Restores the app from the snapshot of revision ${r.number}, with its databases and processes. Later changes of its databases are lost.`}
+              act={() => send('POST', `${path}/rollback`, { revision: r.number, snapshot: true })} done={`Restored the snapshot of revision ${r.number}`}>Restore<span class="hidden"> the snapshot of revision {r.number}</span></Act>}
           </div> },
         ]} />
       {diff && <Diff title={`Changes of revision ${diff.number}`} text={diff.text} onClose={() => setDiff(undefined)} />}
@@ -166,16 +166,16 @@ function History({ of: a, path, version, write }: { of: App; path: string; versi
 function Console({ path, state, mark, setMark }: { path: string; state: string; mark: string; setMark: (mark: string) => void }) {
   const all = useLive((stop) => get<AppLogs>(`${path}/logs`, stop), [], [path, state], 3000)
   const since = useLive((stop) => get<AppLogs>(`${path}/logs?max=262144&after=${segment(mark)}`, stop), [], [path, state, mark], 3000)
-  if (state === 'stopped') return <Empty title="It has no server now"><p>Start it to see what it prints.</p></Empty>
+  if (state === 'stopped') return <Empty title="The server is not running"><p>Start the app to see the server's output.</p></Empty>
   return (
     <div class="two">
       <Card title="What is wrong" actions={since.data?.mark && <Button class="small" onClick={() => setMark(since.data!.mark!)}>Clear</Button>}>
         <Trouble of={since.problem} again={since.reload} />
         {since.data && (since.data.faults?.length
           ? <ul class="faults" aria-label="What is wrong">{since.data.faults.map((f, i) => <li key={i} class="fault"><span class="dim">{f.source}</span>{f.path && <Place path={f.path} line={f.line} />}<span class="err">{f.text}</span></li>)}</ul>
-          : <p class="dim">Nothing since the last change. What fails in pages that show the app comes here: errors that nobody catches, <code>console.error</code>, requests.</p>)}
+          : <p class="dim">No problems since the last change. Errors of the app's pages appear here: uncaught errors, <code>console.error</code>, requests.</p>)}
       </Card>
-      <Card title="What its server prints">
+      <Card title="The server's output">
         <Trouble of={all.problem} again={all.reload} />
         {all.data && <pre class="output" tabIndex={0} aria-label="Output of the server">{all.data.text || 'Nothing yet.'}</pre>}
       </Card>

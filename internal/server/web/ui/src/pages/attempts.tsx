@@ -48,12 +48,12 @@ function One({ of: x, ended, taken }: { of: Attempt; ended: boolean; taken?: boo
       </header>
       {there && page
         ? <Frame key={x.ended?.type} src={page} title={`The page of attempt ${x.number}`} />
-        : <p class="none dim">{ended ? 'Its branch went when the edit ended.' : x.ended ? 'It has no page.' : 'Its page comes in a moment.'}</p>}
+        : <p class="none dim">{ended ? 'Its branch was removed when the edit ended.' : x.ended ? 'It has no page.' : 'Its page is loading.'}</p>}
       {there && <div class="row">
         <Visit id={branch!} address={address} class="small">Open in a tab<span class="hidden"> attempt {x.number}</span></Visit>
         {kept && <a class="button small" href={href('apps', branch!)}>{name}</a>}
       </div>}
-      {(x.updates.length > 0 || x.ended) && <div class="done" role="log" tabIndex={0} aria-label={`What is done in attempt ${x.number}`}>
+      {(x.updates.length > 0 || x.ended) && <div class="done" role="log" tabIndex={0} aria-label={`Steps of attempt ${x.number}`}>
         {x.updates.map((u, i) => <Happened key={i} of={u} open={u === answer && !x.ended} />)}
         {x.ended && <div class="result">{resultOf(x.ended)}</div>}
       </div>}

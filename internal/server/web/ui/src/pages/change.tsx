@@ -20,7 +20,7 @@ function Element({ of: e, remove }: { of: AppElement; remove: () => void }) {
   return (
     <div class="picked" role="group" aria-label="Element of the page">
       <span title={e.selector}><code>{name}</code>{text && <> “{text.length > 60 ? text.slice(0, 60) + '…' : text}”</>}{e.path && <span class="dim"> {e.path}{e.line ? `:${e.line}` : ''}</span>}</span>
-      <Button kind="plain" class="small" aria-label="Leave the element out" onClick={remove}>×</Button>
+      <Button kind="plain" class="small" aria-label="Remove the element" onClick={remove}>×</Button>
     </div>
   )
 }
@@ -92,36 +92,36 @@ function Prompt({ path, busy, element, setElement }: { path: string; busy: boole
       e.preventDefault()
       void ask()
     }}>
-      <Field label="What is to be changed?">
-        <textarea ref={box} class="prose" rows={4} value={prompt} placeholder="Add a cart that keeps what is in it" onInput={(e) => setPrompt(e.currentTarget.value)}
+      <Field label="What should change?">
+        <textarea ref={box} class="prose" rows={4} value={prompt} placeholder="Add a cart that keeps its items" onInput={(e) => setPrompt(e.currentTarget.value)}
           onKeyDown={(e) => { if (e.key === 'Enter' && (e.ctrlKey || e.metaKey)) void ask() }} />
       </Field>
       {element && <Element of={element} remove={() => setElement(undefined)} />}
       <details>
-        <summary class="dim">Model and bounds</summary>
+        <summary class="dim">Model and limits</summary>
         <div class="bounds">
-          <Field label="Model" hint="Empty means the default of the node; several, with commas between, take turns."><input placeholder="openai:gpt-5" maxLength={2000} {...bound('model')} /></Field>
-          <Field label="Rounds" hint="Answers at most."><input type="number" min={1} max={10} placeholder="3" {...bound('rounds')} /></Field>
-          <Field label="Cost" hint="After which it ends."><input type="number" min={0} step="any" placeholder="none" {...bound('cost')} /></Field>
-          <Field label="Attempts" hint="Made side by side; the best is taken."><input type="number" min={1} max={8} placeholder="1" {...bound('attempts')} /></Field>
+          <Field label="Model" hint="Empty means the node's default. Several models, separated by commas, take turns."><input placeholder="openai:gpt-5" maxLength={2000} {...bound('model')} /></Field>
+          <Field label="Rounds" hint="Maximum number of the model's answers."><input type="number" min={1} max={10} placeholder="3" {...bound('rounds')} /></Field>
+          <Field label="Cost" hint="Maximum cost; the edit ends when it is reached."><input type="number" min={0} step="any" placeholder="none" {...bound('cost')} /></Field>
+          <Field label="Attempts" hint="Attempts run at the same time; the best one is applied."><input type="number" min={1} max={8} placeholder="1" {...bound('attempts')} /></Field>
           {several && <>
-            <Field label="Judge" hint="Who compares those that are well.">
+            <Field label="Judge" hint="Compares the attempts whose app works.">
               <select value={by} onChange={(e) => setBy(e.currentTarget.value)}>
                 <option value="">Fewest problems, then least cost</option>
                 <option value="command">A command</option>
                 <option value="model">A model</option>
               </select>
             </Field>
-            {by === 'command' && <Field label="Command of the judge" hint="Run in each: exit code 0 wins, then the highest number on the last line."><input class="mono" placeholder="npm test" maxLength={4096} {...bound('command')} /></Field>}
-            {by === 'model' && <Field label="Model of the judge" hint="Empty means the default of the node."><input placeholder="openai:gpt-5" maxLength={200} {...bound('judge')} /></Field>}
-            {by === 'model' && <Field label="Criteria"><textarea class="prose" rows={2} placeholder="The plainest code wins" maxLength={8192} {...bound('criteria')} /></Field>}
-            <label class="check"><input type="checkbox" checked={keep} onChange={(e) => setKeep(e.currentTarget.checked)} /> Keep the attempts as apps of their own</label>
+            {by === 'command' && <Field label="Command of the judge" hint="Runs in each attempt. Exit code 0 wins, then the highest number on the last line."><input class="mono" placeholder="npm test" maxLength={4096} {...bound('command')} /></Field>}
+            {by === 'model' && <Field label="Model of the judge" hint="Empty means the node's default."><input placeholder="openai:gpt-5" maxLength={200} {...bound('judge')} /></Field>}
+            {by === 'model' && <Field label="Criteria"><textarea class="prose" rows={2} placeholder="Prefer the simplest code" maxLength={8192} {...bound('criteria')} /></Field>}
+            <label class="check"><input type="checkbox" checked={keep} onChange={(e) => setKeep(e.currentTarget.checked)} /> Keep the attempts as separate apps</label>
           </>}
         </div>
       </details>
       <div class="row">
         <Button kind="primary" type="submit" disabled={!ready}>Change it <kbd>Ctrl ↵</kbd></Button>
-        <span class="dim">What is wrong then goes back to the model.</span>
+        <span class="dim">Problems are then sent back to the model.</span>
       </div>
       <Trouble of={problem} />
     </form>
@@ -132,14 +132,14 @@ function Apply({ path, busy }: { path: string; busy: boolean }) {
   const [text, setText] = useState('')
   return (
     <div class="stack">
-      <textarea aria-label="What a model has written" rows={8} spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)}
+      <textarea aria-label="A model's text" rows={8} spellcheck={false} value={text} onInput={(e) => setText(e.currentTarget.value)}
         placeholder={'<file path="src/App.tsx">\nexport default function App() {\n  return <h1>Hello</h1>\n}\n</file>'} />
       <div class="row">
         <Act kind="primary" disabled={!text.trim() || busy} act={async () => {
           await send('POST', `${path}/apply`, { text })
           setText('')
         }}>Apply</Act>
-        <span class="dim">Files, edits, diffs, packages and commands, as models write them.</span>
+        <span class="dim">Files, edits, diffs, packages and commands, in the format that models write.</span>
       </div>
     </div>
   )
@@ -188,7 +188,7 @@ export function Happened({ of: u, open }: { of: AppUpdate; open: boolean }) {
     case 'round':
       return <h3>Round {u.round}</h3>
     case 'output':
-      return <details open={open}><summary class="dim">What the model writes</summary><Answer text={u.text ?? ''} /></details>
+      return <details open={open}><summary class="dim">The model's output</summary><Answer text={u.text ?? ''} /></details>
     case 'problem':
       return <div class="fault"><span class="dim">{u.source}</span>{u.path && <Place path={u.path} line={u.line} />}<span class="err">{u.text}</span></div>
     case 'edited':
@@ -201,5 +201,5 @@ export function Happened({ of: u, open }: { of: AppUpdate; open: boolean }) {
 function Answer({ text }: { text: string }) {
   const at = useRef<HTMLPreElement>(null)
   useEffect(() => { at.current?.scrollTo(0, at.current.scrollHeight) }, [text])
-  return <pre ref={at} tabIndex={0} aria-live="off" aria-label="What the model writes">{text}</pre>
+  return <pre ref={at} tabIndex={0} aria-live="off" aria-label="The model's output">{text}</pre>
 }

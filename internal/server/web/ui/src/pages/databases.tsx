@@ -16,9 +16,9 @@ export function Databases(part: Part) {
   const { of: w, path, edit, query, changed } = part
   const all = w.services?.filter((s) => spoken.includes(s.type)) ?? []
   const s = all.find((s) => s.name === route.value.query.get('db')) ?? all[0]
-  if (!may('sandboxes')) return <Empty title="This key may only look"><p>Queries want a key with the scope sandboxes.</p></Empty>
+  if (!may('sandboxes')) return <Empty title="This key is read-only"><p>Queries need a key with the scope sandboxes.</p></Empty>
   if (!query) return <Empty title="Databases are for reviewers and editors"><p>You may look at the files and services of this workspace. Its owner can make you a reviewer, who queries databases without changing them.</p></Empty>
-  if (!s) return <Empty title="It has no database"><p>Add PostgreSQL, MariaDB or Redis, and ask it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
+  if (!s) return <Empty title="This workspace has no database"><p>Add PostgreSQL, MariaDB or Redis to query it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
   return (
     <>
       <div class="row" role="group" aria-label="Database">
@@ -28,7 +28,7 @@ export function Databases(part: Part) {
         ? <Empty title={`${s.name} is stopped`}><p>Its data is kept.</p>{edit && <Act act={async () => { await send('POST', `${path}/services/${segment(s.name)}/restart`); changed() }}>Start it</Act>}</Empty>
         : s.state === 'starting' ? <div class="loading" role="status">{s.name} starts</div>
         : s.type !== 'redis' ? <SQL key={s.name} {...part} service={s} />
-        : edit ? <Redis key={s.name} of={s} path={path} /> : <Empty title="Commands of Redis are for editors"><p>There is no telling which of them change nothing.</p></Empty>}
+        : edit ? <Redis key={s.name} of={s} path={path} /> : <Empty title="Commands of Redis are for editors"><p>engi cannot tell which commands only read.</p></Empty>}
     </>
   )
 }
@@ -50,7 +50,7 @@ function SQL({ service: s, ...part }: Part & { service: Service }) {
       <div class="stack">
         <Card title="Tables" actions={<Button class="small" onClick={tables.reload}>Look again</Button>}>
           <Trouble of={tables.problem} again={tables.reload} />
-          {tables.data?.length === 0 && <p class="dim">There is no table yet.</p>}
+          {tables.data?.length === 0 && <p class="dim">The database has no tables.</p>}
           <ul class="faults" aria-label="Tables">
             {tables.data?.slice(0, mostTables).map((t) => <li key={fullOf(t).join('.')} class="row spread">
               <Act kind="plain" class="mono place" act={async () => setChosen(await get<TableDescription>(`${path}/tables/${segment(fullOf(t).join('.'))}${at}`))}>{t.schema && t.schema !== 'public' ? `${visible(t.schema)}.` : ''}{visible(t.name)}</Act>

@@ -11,7 +11,7 @@ export function Diff({ title, text, onClose }: { title: string; text: string; on
   return (
     <Card title={title} actions={<Button kind="plain" onClick={onClose}>Close</Button>}>
       <pre class="output" tabIndex={0} aria-label={title}>
-        {text ? lines.slice(0, most).map((l, i) => <span key={i} class={kindOf(l)}>{visible(l)}{'\n'}</span>) : 'It changed nothing.'}
+        {text ? lines.slice(0, most).map((l, i) => <span key={i} class={kindOf(l)}>{visible(l)}{'\n'}</span>) : 'It changed no files.'}
       </pre>
       {lines.length > most && <p class="dim">{lines.length - most} more lines are not shown.</p>}
     </Card>

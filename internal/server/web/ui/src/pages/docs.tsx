@@ -27,7 +27,7 @@ export function Docs() {
   const packages = [...new Set(found.data?.documents.map((d) => d.package ?? '').filter(Boolean))].toSorted()
   const titleOf = (d: Document) => `${d.package ? `${d.package}: ` : ''}${d.title}`
   return (
-    <Page title="Docs" about="Documentation and modules of code that agents search before they write code."
+    <Page title="Docs" about="Documentation and code modules that agents search before they write code."
       actions={<Button kind="primary" disabled={!may('docs')} onClick={() => setQuery({ new: '1' })}>Add a document</Button>}>
       <Trouble of={found.problem} again={found.reload} />
       {!found.problem && <>
@@ -40,7 +40,7 @@ export function Docs() {
           <Button type="submit">Search</Button>
         </form>
         <Trouble of={problem} />
-        {answer && text && <Card title={answer.hits?.length ? `${answer.hits.length} found` : 'Nothing was found'} actions={<span class="dim">{answer.embedder ? `by words and by meaning (${answer.embedder})` : 'by words'}</span>}>
+        {answer && text && <Card title={answer.hits?.length ? `${answer.hits.length} found` : 'No results'} actions={<span class="dim">{answer.embedder ? `by words and by meaning (${answer.embedder})` : 'by words'}</span>}>
           {answer.note && <p class="dim">{answer.note}</p>}
           {answer.hits?.map((h, i) => (
             <article class="hit" key={i}>
@@ -54,7 +54,7 @@ export function Docs() {
           ))}
         </Card>}
         <Table name="Documents" rows={found.data?.documents} id={(d) => d.id}
-          empty={<Empty title="There are no docs"><p>Add documentation as Markdown or by its address, or with <code>engi docs add</code>. Agents find it, and so do you.</p></Empty>}
+          empty={<Empty title="No documentation yet"><p>Add documentation as Markdown or by its URL, or with <code>engi docs add</code>. You and your agents can then search it.</p></Empty>}
           columns={[
             { head: 'Document', cell: (d) => <><strong>{d.title}</strong>{d.error && <div class="dim">{d.error.detail}</div>}</>, by: titleOf },
             { head: 'Package', cell: (d) => d.package || <span class="dim">–</span>, by: (d) => d.package },
@@ -74,7 +74,7 @@ export function Docs() {
               }}>Remove</Act>
             </div> },
           ]} />
-        {found.data && found.data.modules.length > 0 && <Card title="Modules that all sessions find"><Table name="Modules" rows={found.data.modules} id={(m) => `${m.session_id} ${m.path}`} prefix="m" empty={null} columns={[
+        {found.data && found.data.modules.length > 0 && <Card title="Modules for all sessions"><Table name="Modules" rows={found.data.modules} id={(m) => `${m.session_id} ${m.path}`} prefix="m" empty={null} columns={[
           { head: 'Module', cell: (m) => <code>{m.path}</code>, by: (m) => m.path },
           { head: 'About', cell: (m) => m.description, by: (m) => m.description },
           { head: 'Saved', cell: (m) => <Ago at={m.saved_at} />, by: (m) => m.saved_at, number: true, wide: true },
@@ -85,10 +85,10 @@ export function Docs() {
           await send('POST', '/v1/docs', { package: textOf(form, 'package'), title: textOf(form, 'title'), url: textOf(form, 'url'), text: textOf(form, 'text') })
           found.reload()
         }}>
-          <Field label="Text" hint="Markdown or plain text; or an address instead."><textarea name="text" rows={7} /></Field>
-          <Field label="Address" hint="Fetched now and when it is refreshed, where this node's operator allows it."><input name="url" type="url" placeholder="https://example.com/sdk.md" /></Field>
-          <Field label="Package" hint="Optional: what it is about."><input name="package" placeholder="@linear/sdk" /></Field>
-          <Field label="Title" hint="Empty means its first heading."><input name="title" /></Field>
+          <Field label="Text" hint="Markdown or plain text. Or enter a URL instead."><textarea name="text" rows={7} /></Field>
+          <Field label="Address" hint="Downloaded now and at each refresh, if the node's operator allows it."><input name="url" type="url" placeholder="https://example.com/sdk.md" /></Field>
+          <Field label="Package" hint="Optional: the package that the document describes."><input name="package" placeholder="@linear/sdk" /></Field>
+          <Field label="Title" hint="Empty means the document's first heading."><input name="title" /></Field>
         </FormDialog>
       )}
     </Page>
@@ -98,10 +98,10 @@ export function Docs() {
 export function Tools() {
   const found = useLive((stop) => list<ToolServer>('/v1/mcp-servers', stop), ['tool.', 'run.'], [], 10_000)
   return (
-    <Page title="Tool servers" about="MCP servers whose tools agents may use. The node's operator configures them; what is known of each is from its last use.">
+    <Page title="Tool servers" about="MCP servers whose tools agents may use. The node's operator configures them. Each row shows the server's state at its last use.">
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Tool servers" rows={found.data} id={(s) => s.name}
-        empty={<Empty title="There is no tool server"><p>Configure one in <code>config.toml</code>, with <code>[[mcp.servers]]</code>: its <code>name</code>, and a <code>url</code> or a <code>command</code> that runs in a sandbox. Then agents have its tools.</p></Empty>}
+        empty={<Empty title="No tool servers"><p>Configure one in <code>config.toml</code>, with <code>[[mcp.servers]]</code>: its <code>name</code>, and a <code>url</code> or a <code>command</code> that runs in a sandbox, so that agents can use its tools.</p></Empty>}
         columns={[
           { head: 'Server', cell: (s) => <strong>{s.name}</strong>, by: (s) => s.name },
           { head: 'Reached', cell: (s) => (s.kind === 'url' ? 'over the network' : 'in a sandbox'), by: (s) => s.kind, wide: true },

@@ -41,14 +41,14 @@ export function Events() {
   const all = old && [...events.value.filter((e) => fits(e) && !seen.has(e.seq)), ...old]
   const shown = all?.find((e) => e.id === open)
   return (
-    <Page title="Events" about="Everything that changes leaves an event, in one log. The newest come first, and new ones by themselves." actions={<State of={link.value} />}>
+    <Page title="Events" about="Each change appends an event to one log. The newest events come first; new events appear automatically." actions={<State of={link.value} />}>
       <Trouble of={problem} />
       <Table name="Events" rows={all} id={(e) => e.id ?? String(e.seq)}
         tools={<>
           <Choice name="type" label="Type" of={[['', 'All types'], ...['execution.*', 'sandbox.*', 'session.*', 'workspace.*', 'snapshot.*', 'template.*', 'volume.*', 'secret.*', 'key.*', 'run.*', 'tool.*', 'function.*', 'approval.*', 'network.*', 'quota.*', 'operation.*', 'webhook.*'].map((t): [string, string] => [t, t])]} />
           {subject && <button type="button" class="button small" onClick={() => setQuery({ subject: undefined })}>About {subject.slice(0, 14)}… ×</button>}
         </>}
-        empty={<Empty title="Nothing has happened"><p>Run a program or create a sandbox: each step of it is an event here.</p><a class="button" href={href('run')}>Run code</a></Empty>}
+        empty={<Empty title="No events yet"><p>Run a program or create a sandbox: each step appears here as an event.</p><a class="button" href={href('run')}>Run code</a></Empty>}
         columns={[
           { head: 'Seq', cell: (e) => e.seq, by: (e) => e.seq, number: true, wide: true },
           { head: 'Type', cell: (e) => <button type="button" class="button plain mono" onClick={() => setQuery({ event: e.id })}>{e.type}</button>, by: (e) => e.type },
@@ -61,7 +61,7 @@ export function Events() {
         <Dialog title={shown.type} onClose={() => setQuery({ event: undefined })}>
           <Facts of={[['Event', <Id of={shown.id ?? ''} />], ['Sequence', shown.seq], ['About', <Subject of={shown.subject} />], ['When', new Date(shown.created_at ?? '').toLocaleString()], ['By', shown.actor ?? 'engi'], ['Owner', shown.owner || '–']]} />
           <pre tabIndex={0}>{JSON.stringify(shown.data ?? {}, null, 2)}</pre>
-          {shown.subject && <footer><button type="button" class="button" onClick={() => go(`${href('events')}?subject=${segment(shown.subject!)}`)}>All events about it</button></footer>}
+          {shown.subject && <footer><button type="button" class="button" onClick={() => go(`${href('events')}?subject=${segment(shown.subject!)}`)}>All events of this object</button></footer>}
         </Dialog>
       )}
     </Page>

@@ -109,11 +109,11 @@ function One({ path, url, write, changed }: { path: string; url: string; write: 
         const resp = await ask(url, { signal: stop.signal, headers: { Accept: '*/*' } })
         if (Number(resp.headers.get('Content-Length')) > most) {
           stop.abort()
-          setProblem({ detail: 'It is too long to be edited here.', remedy: 'download it', kind: 'unsupported', status: 0 })
+          setProblem({ detail: 'The file is too long to be edited here.', remedy: 'download it', kind: 'unsupported', status: 0 })
           return
         }
         const data = await resp.text()
-        if (data.includes('\0')) throw new Error('This is not text.')
+        if (data.includes('\0')) throw new Error('The file is not text.')
         setSaved(data)
         setText(data)
       } catch (err) {

@@ -116,12 +116,12 @@ interface Finding {
 /** What is not as it should be, from what the API tells. */
 function findings(node: Node, ready: Readiness, pools: Pool[], templates: Template[], checks: Check[]): Finding[] {
   const all: Finding[] = checks.filter((c) => !c.ok || c.fix).map((c) => ({ what: `${c.name}: ${c.detail}`, remedy: c.fix ?? '' }))
-  if (!ready.ready) all.push({ what: `Not ready: ${ready.reason ?? 'pools are warming'}`, remedy: 'Programs run already, but the first ones wait for their sandbox.' })
-  else if (ready.reason) all.push({ what: ready.reason, remedy: 'Everything else works.' })
-  for (const limit of node.not_enforced ?? []) all.push({ what: `This machine cannot enforce the limit on ${limit}`, remedy: 'Run engi doctor there: it says what is missing.' })
+  if (!ready.ready) all.push({ what: `Not ready: ${ready.reason ?? 'pools are warming'}`, remedy: 'Programs can run, but the first ones wait until a sandbox has booted.' })
+  else if (ready.reason) all.push({ what: ready.reason, remedy: 'All other features work.' })
+  for (const limit of node.not_enforced ?? []) all.push({ what: `This machine cannot enforce the limit on ${limit}`, remedy: 'Run engi doctor on that machine to see the reason.' })
   for (const p of pools) if (p.target > 0 && p.ready === 0 && p.booting === 0) all.push({ what: `The pool for ${p.language || p.template} is empty`, remedy: 'Programs wait for a sandbox to boot. Run engi doctor, and look at the log of the server.' })
   if (pools.length === 0) all.push({ what: 'There are no warm pools', remedy: 'Each program waits for a sandbox to boot. Set pools in config.toml, like python=4,bash=2.' })
-  if (checks.every((c) => c.name !== 'template base') && !templates.some((t) => t.name === 'base' && t.built)) all.push({ what: 'The template base is not built', remedy: 'Programs use the interpreters of the host until engi template build base has run.' })
+  if (checks.every((c) => c.name !== 'template base') && !templates.some((t) => t.name === 'base' && t.built)) all.push({ what: 'The template base is not built', remedy: 'Programs use interpreters of the host until engi template build base has run.' })
   return all
 }
 
@@ -162,7 +162,7 @@ export function Home() {
       <div class="grid">
         <Card title="Findings">
           {found && <ul class="findings">
-            {found.length === 0 && <li class="good"><span>Everything is as it should be</span><span class="dim">Run engi doctor on the machine: it boots a sandbox, too.</span></li>}
+            {found.length === 0 && <li class="good"><span>No problems</span><span class="dim">For a full check that also boots a sandbox, run engi doctor on the machine.</span></li>}
             {found.map((f) => <li key={f.what}><span>{f.what}</span><span class="dim">{f.remedy}</span></li>)}
           </ul>}
           <Trouble of={doctor.problem} again={doctor.reload} />
@@ -171,13 +171,13 @@ export function Home() {
           </details>}
         </Card>
         <Card title="What happens" actions={<a href={href('events')}>All events</a>}>
-          {events.value.length === 0 ? <p class="dim">Nothing has happened since this page was opened.</p> : <ul class="findings plainlist">{events.value.slice(0, 6).map((e) => <EventRow key={e.seq} of={e} />)}</ul>}
+          {events.value.length === 0 ? <p class="dim">No events since this page was opened.</p> : <ul class="findings plainlist">{events.value.slice(0, 6).map((e) => <EventRow key={e.seq} of={e} />)}</ul>}
         </Card>
       </div>
-      <Card title="Sandboxes that live" actions={<a href={href('sandboxes')}>All sandboxes</a>}>
+      <Card title="Sandboxes" actions={<a href={href('sandboxes')}>All sandboxes</a>}>
         <Trouble of={running.problem} again={running.reload} />
-        <Table name="Sandboxes" rows={running.data} id={(s) => s.id} prefix="s" empty={<Empty title="No sandbox lives">
-          <p>A sandbox is a machine of your own that stays: files, processes and ports survive until you stop it.</p>
+        <Table name="Sandboxes" rows={running.data} id={(s) => s.id} prefix="s" empty={<Empty title="No sandboxes">
+          <p>A sandbox is a machine of your own. Its files, processes and ports stay until you stop it.</p>
           <a class="button" href={href('sandboxes') + '?new=1'}>Create one</a>
         </Empty>}
           columns={[
@@ -191,7 +191,7 @@ export function Home() {
       </Card>
       <Card title="Latest programs" actions={<a href={href('run')}>Run code</a>}>
         <Trouble of={runs.problem} again={runs.reload} />
-        <Table name="Programs" rows={runs.data} id={(e) => e.id} prefix="p" empty={<Empty title="No program has run"><p>A program runs in a sandbox that nobody used before, which is destroyed afterwards.</p><a class="button" href={href('run')}>Run the first</a></Empty>}
+        <Table name="Programs" rows={runs.data} id={(e) => e.id} prefix="p" empty={<Empty title="No executions yet"><p>Each program runs in a new sandbox, which is destroyed afterwards.</p><a class="button" href={href('run')}>Run a program</a></Empty>}
           columns={[
             { head: 'Program', cell: (e) => <a href={href('run', e.id)}><Id of={e.id} /></a>, by: (e) => e.id },
             { head: 'Language', cell: (e) => e.language, by: (e) => e.language },

@@ -10,11 +10,11 @@ import { go, href } from '../route'
 import { Act, Ago, Button, Card, Empty, Field, Id, Page, State, Table, textOf, toast, Trouble } from '../ui'
 
 const examples = [
-  { action: 'demo-counter', name: 'Counter', about: 'A number and buttons that change it. Each click is an action, each answer one patch.' },
-  { action: 'demo-todo', name: 'To-do list', about: 'A form that adds, and entries that are ticked off and removed. What is being typed stays.' },
-  { action: 'demo-form', name: 'Form', about: 'Fields that are checked when they are sent, with what is wrong beside each.' },
-  { action: 'demo-chart', name: 'Chart', about: 'Bars of data that a program in a sandbox computes.' },
-  { action: 'demo-board', name: 'Board', about: 'Issues of a tracker, which code in a sandbox reads and changes. Its key is put in at the egress gateway: neither the model nor the sandbox has it.' },
+  { action: 'demo-counter', name: 'Counter', about: 'A number with buttons that change it. Each click sends an action; each answer is one patch.' },
+  { action: 'demo-todo', name: 'To-do list', about: 'A form that adds entries, which can be ticked off and removed. Text that is being typed stays.' },
+  { action: 'demo-form', name: 'Form', about: 'Fields that are checked when the form is sent, each with its error message.' },
+  { action: 'demo-chart', name: 'Chart', about: 'Bars with data that a program in a sandbox computes.' },
+  { action: 'demo-board', name: 'Board', about: 'Issues of a tracker, which code in a sandbox reads and changes. Its key is inserted at the egress gateway: neither the model nor the sandbox can read it.' },
 ]
 
 // The look of pages here: they inherit fonts and colours and know no other style.
@@ -56,7 +56,7 @@ export function Pages({ id }: { id?: string }) {
 function Gallery() {
   const sessions = useLive((stop) => list<Session>('/v1/sessions?limit=100', stop), ['session.'])
   return (
-    <Page title="Pages" about="Pages that a model writes and changes while they are used. Choose an example, or open the page of a session.">
+    <Page title="Pages" about="Pages that a model writes, and changes while people use them. Choose an example, or open the page of a session.">
       <div class="grid">
         {examples.map((e) => (
           <Card key={e.action} title={e.name} actions={<Act kind="primary" class="small" disabled={!may('agents') || !may('sandboxes')} act={() => begin(e.action)}>Try<span class="hidden"> {e.name}</span></Act>}>
@@ -66,7 +66,7 @@ function Gallery() {
       </div>
       <Trouble of={sessions.problem} again={sessions.reload} />
       <Table name="Sessions" rows={sessions.data?.filter((s) => s.state !== 'terminated')} id={(s) => s.id}
-        empty={<Empty title="There is no session"><p>Each session has a page. An example makes one, and so does <code>engi session create</code>.</p></Empty>}
+        empty={<Empty title="No sessions"><p>Each session has a page. Choose an example to create a session, or use <code>engi session create</code>.</p></Empty>}
         columns={[
           { head: 'Page of', cell: (s) => <a href={href('pages', s.id)}>{s.name || <Id of={s.id} />}</a>, by: (s) => s.name || s.id },
           { head: 'Session', cell: (s) => <Id of={s.id} />, by: (s) => s.id, wide: true },
@@ -140,7 +140,7 @@ function Interface({ id }: { id: string }) {
     <Page title={name} about={<><a href={href('pages')}>All pages</a> · <a href={href('sessions', id)}>its session</a></>}
       actions={<>
         <Act disabled={state !== 'working' || !may('agents')} act={() => send('POST', `${at}/page/cancel`)}>Cancel</Act>
-        <Act disabled={state === 'working' || !last || !may('agents')} act={() => restore(last!.seq)} done="The page is what it was">Undo</Act>
+        <Act disabled={state === 'working' || !last || !may('agents')} act={() => restore(last!.seq)} done="Restored the earlier page">Undo</Act>
         <Act act={save}>Export</Act>
       </>}>
       <Trouble of={found.problem} again={found.reload} />
@@ -176,12 +176,12 @@ function Interface({ id }: { id: string }) {
         </form>
       </Card>}
       <Card title="History">
-        <Table name="Actions" rows={done} id={(d) => String(d.seq)} empty={<Empty title="Nothing has been done yet"><p>Send an action, such as <code>demo-counter</code>.</p></Empty>}
+        <Table name="Actions" rows={done} id={(d) => String(d.seq)} empty={<Empty title="No actions yet"><p>Send an action, such as <code>demo-counter</code>.</p></Empty>}
           columns={[
             { head: 'Action', cell: (d) => <code>{d.what}</code>, by: (d) => d.what },
             { head: 'Seq', cell: (d) => d.seq, by: (d) => d.seq, number: true, wide: true },
             { head: 'When', cell: (d) => <Ago at={d.at} />, by: (d) => d.at, number: true },
-            { head: '', cell: (d) => may('agents') && <div class="row"><Act class="small" disabled={state === 'working'} act={() => restore(d.seq)}>Go back before it</Act></div> },
+            { head: '', cell: (d) => may('agents') && <div class="row"><Act class="small" disabled={state === 'working'} act={() => restore(d.seq)}>Restore the page before this action</Act></div> },
           ]} />
       </Card>
     </Page>

@@ -92,7 +92,7 @@ export function Preview({ of: a, write, fresh, picked }: { of: App; write: boole
   }
   return (
     <Card title="Preview" actions={a.preview_url && <span class="row">
-      {write && able && <Button class="small" aria-pressed={picking} title="Click an element of the page, and say what is to become of it" onClick={() => pick(!picking)}
+      {write && able && <Button class="small" aria-pressed={picking} title="Click an element of the page, and describe its change" onClick={() => pick(!picking)}
         onKeyDown={(e) => { if (e.key === 'Escape') pick(false) }}>{picking ? 'Click it in the page' : 'Pick an element'}</Button>}
       <select class="auto small" aria-label="Width of the page" value={width} onChange={(e) => setWidth(e.currentTarget.value)}>
         {sizes.map(([v, name]) => <option key={v} value={v}>{name}</option>)}
@@ -106,7 +106,7 @@ export function Preview({ of: a, write, fresh, picked }: { of: App; write: boole
             setPicking(asked.current = false)
             say('engi:hello')
           }} />}</div>
-        : <Empty title={a.state === 'starting' ? 'Its server starts' : 'It has no server now'}><p>{a.state === 'starting' ? 'Its page comes in a moment.' : 'Start it to see its page. Its files and its history are below.'}</p></Empty>}
+        : <Empty title={a.state === 'starting' ? 'The server is starting' : 'The server is not running'}><p>{a.state === 'starting' ? 'Its page is loading.' : 'Start the app to see its page. Its files and its history are below.'}</p></Empty>}
     </Card>
   )
 }

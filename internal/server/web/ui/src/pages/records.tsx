@@ -21,11 +21,11 @@ export function Sessions({ id }: { id?: string }) {
   const found = useLive((stop) => list<Session>('/v1/sessions', stop), ['session.'])
   const shown = found.data?.find((s) => s.id === id)
   return (
-    <Page title="Sessions" about="Long-lived contexts that get a sandbox when they need one, and keep files when they do not."
+    <Page title="Sessions" about="Long-lived contexts for code. A session gets a sandbox when code runs, and keeps its files without one."
       actions={<Make name="New session" scope="sandboxes" />}>
       <Trouble of={found.problem} again={found.reload} />
       {!(found.problem && !found.data) && <Table name="Sessions" rows={found.data} id={(s) => s.id}
-        empty={<Empty title="There is no session"><p>Create one here or with <code>engi session create</code>. Code that runs in it finds its files and packages again.</p></Empty>}
+        empty={<Empty title="No sessions"><p>Create one here or with <code>engi session create</code>. Its code keeps its files and packages between runs.</p></Empty>}
         columns={[
           { head: 'Session', cell: (s) => <a href={href('sessions', s.id)} aria-current={s.id === id ? 'true' : undefined}>{s.name || <Id of={s.id} />}</a>, by: (s) => s.name || s.id },
           { head: 'State', cell: (s) => <State of={s.state} />, by: (s) => s.state },
@@ -33,8 +33,8 @@ export function Sessions({ id }: { id?: string }) {
           { head: 'Keeps', cell: (s) => s.persistence, by: (s) => s.persistence, wide: true },
           { head: 'Used', cell: (s) => <Ago at={s.used_at} />, by: (s) => s.used_at, number: true },
           { head: '', cell: (s) => may('sandboxes') && s.state !== 'terminated' && <div class="row">
-            {s.sandbox_id && <Act class="small" act={() => send('POST', `/v1/sessions/${segment(s.id)}/release`)} done="Its sandbox is released">Release</Act>}
-            <Act class="small" kind="danger" ask={`The session ${s.name || s.id} ends, with its files.`} act={() => send('DELETE', `/v1/sessions/${segment(s.id)}`)}>Terminate</Act>
+            {s.sandbox_id && <Act class="small" act={() => send('POST', `/v1/sessions/${segment(s.id)}/release`)} done="Its sandbox is destroyed; its files stay">Release</Act>}
+            <Act class="small" kind="danger" ask={`Ends the session ${s.name || s.id} and deletes its files.`} act={() => send('DELETE', `/v1/sessions/${segment(s.id)}`)}>Terminate</Act>
           </div> },
         ]} />}
       {shown && <Card title={shown.name || shown.id} key={shown.id}>
@@ -45,7 +45,7 @@ export function Sessions({ id }: { id?: string }) {
             ['Connect', <code>engi ssh {shown.name || shown.id}</code>], ['Events', <a href={`${href('events')}?subject=${segment(shown.id)}`}>what happened to it</a>],
           ]} /> },
           ...(shown.git ? [{ id: 'git', name: 'Git', show: () => <Repository of={shown} /> }] : []),
-          { id: 'terminal', name: 'Terminal', show: () => (shown.state === 'terminated' ? <p class="dim">It has ended.</p> : <Terminals base={`/v1/sessions/${segment(shown.id)}`} write={may('sandboxes')} />) },
+          { id: 'terminal', name: 'Terminal', show: () => (shown.state === 'terminated' ? <p class="dim">The session has ended.</p> : <Terminals base={`/v1/sessions/${segment(shown.id)}`} write={may('sandboxes')} />) },
         ]} />
       </Card>}
       {making() && (
@@ -80,9 +80,9 @@ function Repository({ of: s }: { of: Session }) {
       <Table name="Clones and pushes" rows={done.data} id={(e) => e.id ?? String(e.seq)} prefix="g"
         tools={git.push && may('sandboxes') && s.state !== 'terminated' && <Act class="small" act={async () => {
           const p = await send<GitPushed>('POST', `/v1/sessions/${segment(s.id)}/git/push`, {})
-          toast(p.unchanged ? `${p.branch} has it already` : `It is on ${p.branch}`)
+          toast(p.unchanged ? `${p.branch} has it already` : `Pushed to ${p.branch}`)
         }}>Push</Act>}
-        empty={<Empty title="Nothing was cloned yet"><p>It is cloned when the session gets a sandbox.</p></Empty>}
+        empty={<Empty title="Not cloned yet"><p>The repository is cloned when the session gets a sandbox.</p></Empty>}
         columns={[
           { head: 'What', cell: (e) => <State of={what(e)} />, by: what },
           { head: 'Branch', cell: (e) => (of(e).branch ? <code>{of(e).branch}</code> : <span class="dim">–</span>), by: (e) => of(e).branch },
@@ -122,7 +122,7 @@ export function Templates() {
     <Page title="Templates" about="File systems that sandboxes start from." actions={admin && <Make name="Build a template" scope="templates" />}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Templates" rows={found.data} id={(t) => t.name}
-        empty={<Empty title="There is no template"><p>Run <code>engi template build base</code>.</p></Empty>}
+        empty={<Empty title="No templates"><p>Run <code>engi template build base</code>.</p></Empty>}
         columns={[
           { head: 'Template', cell: (t) => <strong>{t.name}</strong>, by: (t) => t.name },
           { head: 'State', cell: (t) => <State of={t.built ? 'built' : 'not built'} />, by: (t) => String(t.built) },
@@ -132,7 +132,7 @@ export function Templates() {
           { head: 'Built', cell: (t) => <Ago at={t.built_at} />, by: (t) => t.built_at, number: true, wide: true },
           { head: '', cell: (t) => admin && <div class="row">
             {!t.built && <Act class="small" act={() => build(t.name)}>Build</Act>}
-            {t.built && <Act class="small" kind="danger" ask={`The template ${t.name} is removed. Sandboxes that use it go on.`} act={() => send('DELETE', `/v1/templates/${segment(t.name)}`)}>Remove</Act>}
+            {t.built && <Act class="small" kind="danger" ask={`Removes the template ${t.name}. Sandboxes that use it keep running.`} act={() => send('DELETE', `/v1/templates/${segment(t.name)}`)}>Remove</Act>}
           </div> },
         ]} />
       {builds.data && builds.data.length > 0 && <Card title="Builds"><Table name="Builds" rows={builds.data} id={(o) => o.id} prefix="b" empty={null} columns={[
@@ -143,13 +143,13 @@ export function Templates() {
       ]} /></Card>}
       {watched && <Dialog title={`Build of ${watched.name}`} onClose={() => setWatched(undefined)}>
         <State of={watched.problem ? 'failed' : watched.done ? 'done' : 'running'} />
-        <pre class="output" tabIndex={0} aria-label="Log of the build" aria-live="polite">{watched.log || 'Nothing was logged yet.'}</pre>
+        <pre class="output" tabIndex={0} aria-label="Log of the build" aria-live="polite">{watched.log || 'No output yet.'}</pre>
         <Trouble of={watched.problem} />
       </Dialog>}
       {making() && (
         <FormDialog title="Build a template" action="Build" onClose={made} submit={(form) => build(textOf(form, 'name')!, textOf(form, 'definition'))}>
           <Field label="Name"><input name="name" required placeholder="tools" /></Field>
-          <Field label="Definition" hint="YAML, as docs/templates.md describes it; empty for a template that engi brings along."><textarea name="definition" rows={8} placeholder={'base: template:base\ncommands:\n  - npm install -g typescript'} /></Field>
+          <Field label="Definition" hint="YAML, as described in docs/templates.md. Empty means the built-in template of this name."><textarea name="definition" rows={8} placeholder={'base: template:base\ncommands:\n  - npm install -g typescript'} /></Field>
         </FormDialog>
       )}
     </Page>
@@ -162,14 +162,14 @@ export function Volumes() {
     <Page title="Volumes" about="Directories that outlive sandboxes, each with a size limit." actions={<Make name="New volume" scope="volumes" />}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Volumes" rows={found.data} id={(v) => v.id}
-        empty={<Empty title="There is no volume"><p>Create one, and name it when you create a sandbox: what is written there stays.</p></Empty>}
+        empty={<Empty title="No volumes"><p>Create a volume, and mount it when you create a sandbox: its files outlive the sandbox.</p></Empty>}
         columns={[
           { head: 'Volume', cell: (v) => <strong>{v.name}</strong>, by: (v) => v.name },
           { head: 'Used by', cell: (v) => <Subject of={v.sandbox_id} />, by: (v) => v.sandbox_id },
           { head: 'Used', cell: (v) => bytes(v.used), by: (v) => Number(v.used), number: true },
           { head: 'Capacity', cell: (v) => bytes(v.capacity), by: (v) => Number(v.capacity), number: true, wide: true },
           { head: 'Created', cell: (v) => <Ago at={v.created_at} />, by: (v) => v.created_at, number: true, wide: true },
-          { head: '', cell: (v) => may('volumes') && <div class="row"><Act class="small" kind="danger" disabled={Boolean(v.sandbox_id)} ask={`The volume ${v.name} is removed, with all that is in it.`} act={() => send('DELETE', `/v1/volumes/${segment(v.name)}`)}>Remove</Act></div> },
+          { head: '', cell: (v) => may('volumes') && <div class="row"><Act class="small" kind="danger" disabled={Boolean(v.sandbox_id)} ask={`Removes the volume ${v.name} with its files.`} act={() => send('DELETE', `/v1/volumes/${segment(v.name)}`)}>Remove</Act></div> },
         ]} />
       {making() && (
         <FormDialog title="New volume" action="Create" onClose={made} submit={async (form) => {
@@ -188,18 +188,18 @@ export function Secrets() {
   const found = useLive((stop) => list<Secret>('/v1/secrets', stop), ['secret.'])
   const [changed, setChanged] = useState<Secret>()
   return (
-    <Page title="Secrets" about="Values that are put into requests at the egress gateway and never enter a sandbox. They are written here and never shown." actions={<Make name="New secret" scope="secrets" />}>
+    <Page title="Secrets" about="Values that the egress gateway inserts into requests. They never enter a sandbox, and are never shown again." actions={<Make name="New secret" scope="secrets" />}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Secrets" rows={found.data} id={(s) => s.id}
-        empty={<Empty title="There is no secret"><p>Store one here, then grant it to the hosts it is for in a sandbox's network policy.</p></Empty>}
+        empty={<Empty title="No secrets"><p>Store a secret here, then grant it to hosts in a sandbox's network policy.</p></Empty>}
         columns={[
           { head: 'Secret', cell: (s) => <strong>{s.name}</strong>, by: (s) => s.name },
-          { head: 'Goes to', cell: (s) => s.hosts?.map((h) => <code key={h} class="chip">{h}</code>) ?? <span class="dim">wherever it is granted</span>, by: (s) => s.hosts?.join(' ') },
+          { head: 'Goes to', cell: (s) => s.hosts?.map((h) => <code key={h} class="chip">{h}</code>) ?? <span class="dim">every host of a grant</span>, by: (s) => s.hosts?.join(' ') },
           { head: 'Version', cell: (s) => s.version, by: (s) => s.version, number: true, wide: true },
           { head: 'Changed', cell: (s) => <Ago at={s.updated_at} />, by: (s) => s.updated_at, number: true },
           { head: '', cell: (s) => may('secrets') && <div class="row">
             <Button class="small" onClick={() => setChanged(s)}>Replace</Button>
-            <Act class="small" kind="danger" ask={`The secret ${s.name} is removed.`} act={() => send('DELETE', `/v1/secrets/${segment(s.name)}`)}>Remove</Act>
+            <Act class="small" kind="danger" ask={`Removes the secret ${s.name}.`} act={() => send('DELETE', `/v1/secrets/${segment(s.name)}`)}>Remove</Act>
           </div> },
         ]} />
       {(making() || changed) && (
@@ -214,8 +214,8 @@ export function Secrets() {
           found.reload()
         }}>
           {!changed && <Field label="Name"><input name="name" required placeholder="OPENAI_API_KEY" autocomplete="off" /></Field>}
-          <Field label="Value" hint="It cannot be read again."><input name="value" type="password" required autocomplete="new-password" /></Field>
-          {!changed && <Field label="Hosts" hint="Where it may go, with commas between. Empty allows any host of a grant."><input name="hosts" placeholder="api.openai.com" /></Field>}
+          <Field label="Value" hint="The value cannot be read again."><input name="value" type="password" required autocomplete="new-password" /></Field>
+          {!changed && <Field label="Hosts" hint="Hosts that may receive the secret, separated by commas. Empty allows every host of a grant."><input name="hosts" placeholder="api.openai.com" /></Field>}
         </FormDialog>
       )}
     </Page>
@@ -230,23 +230,23 @@ export function Keys() {
   const admin = session.value?.admin
   const stateOf = (k: Key) => (k.revoked_at ? 'revoked' : k.expires_at && Date.parse(k.expires_at) < Date.now() ? 'expired' : 'in force')
   return (
-    <Page title="Keys" about="Who may call. This browser is signed in with one of them, and ends with it." actions={admin && <Make name="New key" scope="keys" />}>
+    <Page title="Keys" about="Keys of the API. This browser is signed in with one of them, and is signed out when it is revoked." actions={admin && <Make name="New key" scope="keys" />}>
       <Trouble of={found.problem} again={found.reload} />
-      <Table name="Keys" rows={found.data} id={(k) => k.id} empty={<Empty title="There is no key"><p>An administrator can make one with <code>engi key create</code>.</p></Empty>}
+      <Table name="Keys" rows={found.data} id={(k) => k.id} empty={<Empty title="There is no key"><p>An administrator can create a key with <code>engi key create</code>.</p></Empty>}
         columns={[
           { head: 'Name', cell: (k) => <><strong>{k.name || 'unnamed'}</strong>{k.id === session.value?.key && <span class="dim"> this browser</span>}</>, by: (k) => k.name },
           { head: 'Key', cell: (k) => <Id of={k.id} />, by: (k) => k.id, wide: true },
           { head: 'Owner', cell: (k) => (k.admin ? 'administrator' : k.owner), by: (k) => k.owner },
-          { head: 'For', cell: (k) => k.scopes?.join(', ') ?? <span class="dim">everything its owner may</span>, by: (k) => k.scopes?.join(' '), wide: true },
+          { head: 'For', cell: (k) => k.scopes?.join(', ') ?? <span class="dim">all except administration and approvals</span>, by: (k) => k.scopes?.join(' '), wide: true },
           { head: 'State', cell: (k) => <State of={stateOf(k)} />, by: stateOf },
           { head: 'Expires', cell: (k) => (k.expires_at ? <Ago at={k.expires_at} /> : <span class="dim">never</span>), by: (k) => k.expires_at, number: true, wide: true },
           { head: '', cell: (k) => may('keys') && stateOf(k) === 'in force' && <div class="row"><Act class="small" kind="danger" done="It is revoked"
-            ask={k.id === session.value?.key ? 'This is the key of this browser, which is signed out at once.' : `${k.name || k.id} ends at once, with all browsers and streams that use it.`}
+            ask={k.id === session.value?.key ? 'This browser uses this key, and is signed out at once.' : `${k.name || k.id} ends at once, with all browsers and streams that use it.`}
             act={() => send('DELETE', `/v1/keys/${segment(k.id)}`)}>Revoke</Act></div> },
         ]} />
       {may('keys', false) && <SSHKeys />}
       {fresh && <Dialog title="The new key" onClose={() => setFresh(undefined)}>
-        <p>It is shown this once and stored nowhere.</p>
+        <p>The secret is shown only once; engi does not store it.</p>
         <pre tabIndex={0} aria-label="Secret of the key">{fresh.secret}</pre>
         <footer><Copy text={fresh.secret ?? ''} /></footer>
       </Dialog>}
@@ -256,9 +256,9 @@ export function Keys() {
           found.reload()
         }}>
           <Field label="Name"><input name="name" required placeholder="ci" /></Field>
-          <Field label="Owner" hint="Whose objects it sees. Empty means default."><input name="owner" placeholder="team-a" /></Field>
-          <Field label="Valid for" hint="Like 30d. Empty means until it is revoked."><input name="expires" placeholder="30d" /></Field>
-          <fieldset><legend>For</legend><p class="dim">None means everything but administration and approvals.</p>
+          <Field label="Owner" hint="Owner of the key's objects. Empty means default."><input name="owner" placeholder="team-a" /></Field>
+          <Field label="Valid for" hint="For example 30d. Empty means until the key is revoked."><input name="expires" placeholder="30d" /></Field>
+          <fieldset><legend>For</legend><p class="dim">None means all except administration and approvals.</p>
             <div class="row">{scopes.map((s) => <label key={s} class="check"><input type="checkbox" name="scope" value={s} />{s}</label>)}</div>
           </fieldset>
         </FormDialog>
@@ -278,7 +278,7 @@ function SSHKeys() {
       <Trouble of={found.problem ?? server.problem} again={found.reload} />
       {server.data && <p>Connect with <code>engi ssh SESSION</code>, which needs none of these, or with {port ? <code>ssh -p {port} SESSION@{at}</code> : <>any client once <code>ssh.listen</code> is set</>}. The host key of this node is <code>{server.data.fingerprint}</code>.</p>}
       <Table name="Public keys" rows={found.data} id={(k) => k.id} prefix="s"
-        empty={<Empty title="There is no SSH key"><p>Who has the private half of one that is added here reaches sessions and sandboxes of its owner with <code>ssh</code>, <code>scp</code> and editors. <code>engi ssh</code> needs none.</p></Empty>}
+        empty={<Empty title="No SSH keys"><p>The holder of the private key can connect to the owner's sessions and sandboxes with <code>ssh</code>, <code>scp</code> and editors. <code>engi ssh</code> needs none.</p></Empty>}
         columns={[
           { head: 'Name', cell: (k) => <strong>{k.name || 'unnamed'}</strong>, by: (k) => k.name },
           { head: 'Fingerprint', cell: (k) => <code title={k.public_key}>{k.fingerprint}</code>, by: (k) => k.fingerprint, wide: true },
@@ -292,8 +292,8 @@ function SSHKeys() {
           await send('POST', '/v1/ssh-keys', { public_key: textOf(form, 'key'), name: textOf(form, 'name') })
           found.reload()
         }}>
-          <Field label="Public key" hint="The line in id_ed25519.pub. The private half stays with you."><textarea name="key" required rows={4} spellcheck={false} placeholder="ssh-ed25519 AAAA… you@laptop" /></Field>
-          <Field label="Name" hint="Empty means the comment of the line."><input name="name" placeholder="laptop" /></Field>
+          <Field label="Public key" hint="The line in id_ed25519.pub. The private key stays with you."><textarea name="key" required rows={4} spellcheck={false} placeholder="ssh-ed25519 AAAA… you@laptop" /></Field>
+          <Field label="Name" hint="Empty means the comment in the line."><input name="name" placeholder="laptop" /></Field>
         </FormDialog>
       )}
     </Card>

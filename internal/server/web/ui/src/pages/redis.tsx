@@ -59,7 +59,7 @@ export function Redis({ of: s, path }: { of: Service; path: string }) {
             step(e.key === 'ArrowUp' ? 1 : -1)
           }} />
       </form>
-      <p class="dim">Enter runs it, the arrows bring earlier ones back. Quotes as in redis-cli.</p>
+      <p class="dim">Enter runs the command; the arrow keys show earlier commands. Quotes work as in redis-cli.</p>
     </Card>
   )
 }
@@ -72,7 +72,7 @@ function argsOf(command: string): string[] {
   let rest = command.trim()
   while (rest) {
     const quoted = /^"((?:[^"\\]|\\.)*)"(?=\s|$)/s.exec(rest) ?? /^'((?:[^'\\]|\\.)*)'(?=\s|$)/s.exec(rest) ?? /^([^\s"']\S*)/.exec(rest)
-    if (!quoted) throw new Refusal({ detail: 'A quote does not end, or something follows it without a space.', remedy: 'write \\" for a quote within quotes', kind: 'invalid', status: 0 })
+    if (!quoted) throw new Refusal({ detail: 'A quote is not closed, or text follows it without a space.', remedy: 'write \\" for a quote within quotes', kind: 'invalid', status: 0 })
     const body = quoted[1]
     args.push(rest[0] === '"' ? body.replace(/\\(?:x([0-7][\da-f])|(.))/gis, (_, hex: string | undefined, c: string) => (hex ? String.fromCharCode(parseInt(hex, 16)) : escapes[c] ?? c)) : rest[0] === "'" ? body.replaceAll("\\'", "'") : body)
     rest = rest.slice(quoted[0].length).trimStart()

@@ -41,7 +41,7 @@ export function Result({ of: r, text }: { of: QueryResult; text: string }) {
       <Button class="small" aria-pressed={!plotted} onClick={() => setPlotted(false)}>Table</Button>
       <Button class="small" aria-pressed={plotted} onClick={() => setPlotted(true)}>Plot</Button>
     </span>}>
-      <p role="status">{n === 1 ? 'One row' : `${n.toLocaleString()} rows`} in {took}{r.truncated && <span class="err">, and there are more, which did not come</span>}.</p>
+      <p role="status">{n === 1 ? 'One row' : `${n.toLocaleString()} rows`} in {took}{r.truncated && <span class="err">, and more rows that are not shown</span>}.</p>
       {plotted && plots ? <Plotted key={plots.x.map((a) => a.name).join('\0')} of={plots} /> : <Rows of={r} />}
     </Card>
   )
@@ -91,9 +91,9 @@ function Wrong({ of: e, text }: { of: QueryError; text: string }) {
   const length = [...word].length
   const line = all.slice(0, begin).filter((c) => c === '\n').length + 1
   return (
-    <Card title="The database refuses it">
+    <Card title="The database refused the query">
       <p role="alert"><span class="err">{visible(e.text)}</span>{e.code && <span class="dim"> ({visible(e.code)})</span>}</p>
-      {at >= 0 && at <= all.length && <pre aria-label="Where it is wrong" tabIndex={0}><span class="dim">{line} </span>{visible(all.slice(Math.max(begin, at - 200), at).join(''))}<mark>{visible(word) || ' '}</mark>{visible(all.slice(at + length, Math.min(end < 0 ? all.length : end, at + 200)).join(''))}</pre>}
+      {at >= 0 && at <= all.length && <pre aria-label="Position of the error" tabIndex={0}><span class="dim">{line} </span>{visible(all.slice(Math.max(begin, at - 200), at).join(''))}<mark>{visible(word) || ' '}</mark>{visible(all.slice(at + length, Math.min(end < 0 ? all.length : end, at + 200)).join(''))}</pre>}
       {e.detail && <p>{visible(e.detail)}</p>}
       {e.hint && <p class="dim">{visible(e.hint)}</p>}
     </Card>

@@ -26,8 +26,8 @@ export function History({ of: w, path, edit, changed }: Part) {
   return (
     <>
       <Trouble of={found.problem} again={found.reload} />
-      <Table name="Revisions" rows={found.data} id={(r) => String(r.number)} empty={<Empty title="There is no revision yet"><p>The first file makes the first one.</p></Empty>}
-        tools={found.data && found.data.length >= limit && limit < most && <Button class="small" onClick={() => setLimit(most)}>Show older ones</Button>}
+      <Table name="Revisions" rows={found.data} id={(r) => String(r.number)} empty={<Empty title="No revisions yet"><p>The first file creates the first revision.</p></Empty>}
+        tools={found.data && found.data.length >= limit && limit < most && <Button class="small" onClick={() => setLimit(most)}>Show older revisions</Button>}
         columns={[
           { head: 'Revision', cell: (r) => r.number, by: (r) => r.number, number: true },
           { head: 'What', cell: (r) => <>{visible(r.message.split('\n')[0])}{r.of ? <span class="dim"> (as in revision {r.of})</span> : null}{r.number === w.revision && <span class="dim"> (now)</span>}</>, by: (r) => r.message },
@@ -36,25 +36,25 @@ export function History({ of: w, path, edit, changed }: Part) {
           { head: 'When', cell: (r) => <Ago at={r.created_at} />, by: (r) => r.created_at, number: true, wide: true },
           { head: '', cell: (r) => <div class="row">
             <Act class="small" act={async () => setOpen({ of: r, diff: await text(`to=${r.number}`), now: false })}>Changes<span class="hidden"> of revision {r.number}</span></Act>
-            {edit && r.number !== w.revision && <Act class="small" act={restore(r.number)} done={`Its files are those of revision ${r.number} again`}>Restore<span class="hidden"> revision {r.number}</span></Act>}
+            {edit && r.number !== w.revision && <Act class="small" act={restore(r.number)} done={`Restored the files of revision ${r.number}`}>Restore<span class="hidden"> revision {r.number}</span></Act>}
           </div> },
         ]} />
       {open && <>
         <Card title={`Revision ${open.of.number}`} actions={open.of.number !== w.revision && <Button class="small" aria-pressed={open.now} onClick={async () => {
           const now = !open.now
           setOpen({ ...open, diff: await text(now ? `from=${open.of.number}&to=${w.revision}` : `to=${open.of.number}`), now })
-        }}>What has changed since</Button>}>
+        }}>Changes since</Button>}>
           <Facts of={[['What', visible(open.of.message)], ['Who', open.of.actor ? <Id of={open.of.actor} /> : '–'], ['When', new Date(open.of.created_at).toLocaleString()], ['Commit', open.of.commit ? <Id of={open.of.commit} /> : '–']]} />
-          <ul class="faults" aria-label="Files that it has changed">
+          <ul class="faults" aria-label="Changed files">
             {files.slice(0, mostFiles).map((c) => <li key={c.path} class="row">
               <span class={`mark ${c.op}`}>{marks[c.op]}</span><code>{visible(c.path)}</code>
-              {edit && c.op !== 'remove' && open.of.number !== w.revision && <Act class="small" act={restore(open.of.number, c.path)} done={`It is what it was in revision ${open.of.number}`}>Restore<span class="hidden"> {c.path}</span></Act>}
-              {edit && c.op === 'remove' && open.of.parent && <Act class="small" act={restore(open.of.parent, c.path)} done={`It is what it was in revision ${open.of.parent}`}>Bring back<span class="hidden"> {c.path}</span></Act>}
+              {edit && c.op !== 'remove' && open.of.number !== w.revision && <Act class="small" act={restore(open.of.number, c.path)} done={`Restored the file of revision ${open.of.number}`}>Restore<span class="hidden"> {c.path}</span></Act>}
+              {edit && c.op === 'remove' && open.of.parent && <Act class="small" act={restore(open.of.parent, c.path)} done={`Restored the file of revision ${open.of.parent}`}>Bring back<span class="hidden"> {c.path}</span></Act>}
             </li>)}
           </ul>
           {files.length > mostFiles && <p class="dim">and {files.length - mostFiles} more</p>}
         </Card>
-        <Diff title={open.now ? `What has changed since revision ${open.of.number}` : `Changes of revision ${open.of.number}`} text={open.diff} onClose={() => setOpen(undefined)} />
+        <Diff title={open.now ? `Changes since revision ${open.of.number}` : `Changes of revision ${open.of.number}`} text={open.diff} onClose={() => setOpen(undefined)} />
       </>}
     </>
   )

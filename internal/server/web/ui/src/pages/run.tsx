@@ -87,7 +87,7 @@ export function Run({ id }: { id?: string }) {
   }
   const result = out.execution?.result
   return (
-    <Page title="Run" about="In a sandbox that nobody has used, and that is destroyed afterwards."
+    <Page title="Run" about="Runs in a new sandbox, which is destroyed afterwards."
       actions={<>
         <Button onClick={() => setSnippets(true)}>As code</Button>
         {out.running && out.execution
@@ -110,7 +110,7 @@ export function Run({ id }: { id?: string }) {
           <Trouble of={out.problem} />
           <pre class="output" tabIndex={0} aria-label="Output" aria-live="polite">
             {out.parts.map((p, i) => <span key={i} class={p.err ? 'err' : undefined}>{p.text}</span>)}
-            {!out.running && out.parts.every((p) => !p.text) && <span class="dim">{out.execution ? 'It printed nothing.' : 'Output appears here as the program prints it.'}</span>}
+            {!out.running && out.parts.every((p) => !p.text) && <span class="dim">{out.execution ? 'The program printed nothing.' : 'Output appears here as the program prints it.'}</span>}
           </pre>
           {result && <Ending of={result} execution={out.execution!} />}
         </Card>
@@ -128,7 +128,7 @@ function Ending({ of: r, execution }: { of: Result; execution: Execution }) {
       {r.remedy && <p class="notice">{r.error ? `${r.error}. ` : ''}{r.remedy}</p>}
       <Facts of={[
         ['Exit code', r.signal ? `${r.exit_code} (${r.signal})` : r.exit_code], ['Took', duration(seconds(r.duration))],
-        ['Until it had a sandbox', `${duration(seconds(r.claim_time))}${r.warm ? ', warm' : ''}`], ['Execution', <a href={href('run', execution.id)}><Id of={execution.id} /></a>],
+        ['Time until the sandbox was ready', `${duration(seconds(r.claim_time))}${r.warm ? ', warm' : ''}`], ['Execution', <a href={href('run', execution.id)}><Id of={execution.id} /></a>],
       ]} />
     </>
   )
@@ -180,13 +180,13 @@ function Preview({ of: a }: { of: Artifact }) {
   return (
     <div class="stack">
       <Trouble of={problem} />
-      {large && <p class="dim">It is too large to be shown here.</p>}
+      {large && <p class="dim">The file is too large to be shown here.</p>}
       {show?.url && <img class="shown" src={show.url} alt={a.path} />}
       {text !== undefined && (end === 'html' || end === 'htm'
         ? <iframe ref={frame} class="shown" src="/dashboard/frame" sandbox="allow-scripts" title={a.path} onLoad={() => frame.current?.contentWindow?.postMessage(text, '*')} />
         : end === 'csv' || end === 'tsv'
           ? <Sheet text={text} by={end === 'tsv' ? '\t' : ','} name={a.path} />
-          : <pre class="output" tabIndex={0}>{text.includes('\0') ? 'This is not text.' : text.slice(0, 200_000)}</pre>)}
+          : <pre class="output" tabIndex={0}>{text.includes('\0') ? 'The file is not text.' : text.slice(0, 200_000)}</pre>)}
       <div><a class="button" href={a.url} download={a.path.split('/').pop()}>Download {a.path}</a></div>
     </div>
   )
@@ -216,7 +216,7 @@ function cells(text: string, by: string): string[][] {
 
 function Sheet({ text, by, name }: { text: string; by: string; name: string }) {
   const [head, ...rows] = cells(text, by)
-  if (!head) return <p class="dim">It is empty.</p>
+  if (!head) return <p class="dim">The file is empty.</p>
   return (
     <div class="scroll" role="region" aria-label={name} tabIndex={0}>
       <table>
@@ -232,7 +232,7 @@ function History({ chosen }: { chosen?: string }) {
   return (
     <Card title="History">
       <Trouble of={runs.problem} again={runs.reload} />
-      <Table name="Programs" rows={runs.data} id={(e) => e.id} empty={<Empty title="No program has run yet"><p>Choose a language above and press Run. What ran stays here, with its output, for a while.</p></Empty>}
+      <Table name="Programs" rows={runs.data} id={(e) => e.id} empty={<Empty title="No executions yet"><p>Choose a language above and press Run. Recent executions are listed here with their output.</p></Empty>}
         columns={[
           { head: 'Program', cell: (e) => <a href={href('run', e.id)} aria-current={e.id === chosen ? 'true' : undefined}><Id of={e.id} /></a>, by: (e) => e.id },
           { head: 'Language', cell: (e) => e.language, by: (e) => e.language },

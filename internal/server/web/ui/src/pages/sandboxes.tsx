@@ -23,13 +23,13 @@ function All() {
   const state = query.get('state') ?? ''
   const found = useLive((stop) => list<Sandbox>(`/v1/sandboxes?owned=true&limit=200${state ? `&state=${state}` : ''}`, stop), ['sandbox.'], [state])
   return (
-    <Page title="Sandboxes" about="Machines that stay until you stop them, each with files, processes, ports and a network of its own."
+    <Page title="Sandboxes" about="Machines that stay until you stop them. Each has its own files, processes, ports and network."
       actions={<Button kind="primary" onClick={() => setQuery({ new: '1' })} disabled={!may('sandboxes')}>New sandbox</Button>}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Sandboxes" rows={found.data} id={(s) => s.id}
         tools={<Choice name="state" label="State" of={[['', 'All that live'], ['running', 'Running'], ['paused,hibernated', 'Asleep'], ['stopped', 'Ended']]} />}
-        empty={<Empty title={state ? 'No sandbox is in this state' : 'No sandbox lives'}>
-          <p>Create one here, with <code>engi sandbox create</code>, or by any of the clients. It ends after its timeout, or when you stop it.</p>
+        empty={<Empty title={state ? 'No sandboxes in this state' : 'No sandboxes'}>
+          <p>Create one here, with <code>engi sandbox create</code>, or with any client. A sandbox ends after its timeout, or when you stop it.</p>
           <Button onClick={() => setQuery({ new: '1' })}>New sandbox</Button>
         </Empty>}
         columns={[
@@ -65,13 +65,13 @@ export function New({ onClose, snapshot }: { onClose: () => void; snapshot?: str
           </select>
         </Field>
       )}
-      <Field label="Lives for" hint="Like 30m or 8h. You can extend it later."><input name="timeout" placeholder="1h" defaultValue="1h" /></Field>
+      <Field label="Lives for" hint="For example 30m or 8h. You can extend it later."><input name="timeout" placeholder="1h" defaultValue="1h" /></Field>
       {!snapshot && <Field label="Memory" hint="Empty means the node's default."><input name="memory" placeholder="512MiB" /></Field>}
       <Field label="Network">
         <select name="network">
           <option value="">{snapshot ? 'As in the snapshot' : 'None'}</option>
-          <option value="restricted">What is listed below</option>
-          <option value="open">Everything public</option>
+          <option value="restricted">Only hosts listed below</option>
+          <option value="open">All public hosts</option>
         </select>
       </Field>
       <Field label="Allowed" hint="Names, addresses, or packages for the public registries."><input name="allow" placeholder="api.example.com, packages" /></Field>
@@ -81,11 +81,11 @@ export function New({ onClose, snapshot }: { onClose: () => void; snapshot?: str
 
 /** Why a sandbox ended, and what to do so that the next one does not. */
 const remedies: Record<string, string> = {
-  timeout: 'Its time was up. Give the next one a longer timeout, or extend it while it lives.',
-  idle: 'Nobody used it. Give the next one a longer idle timeout, or let it hibernate instead.',
-  memory: 'It used more memory than it may. Give the next one more.',
-  sandbox_lost: 'Its kernel ended. The log of the server says why; engi doctor looks for what is wrong with the machine.',
-  disk: 'Its disk was full. Give the next one more, or keep data in a volume.',
+  timeout: 'Its timeout was reached. Give the next sandbox a longer timeout, or extend it while it runs.',
+  idle: 'Its idle timeout was reached. Give the next sandbox a longer idle timeout, or let it hibernate instead.',
+  memory: 'It reached its memory limit. Give the next sandbox more memory.',
+  sandbox_lost: 'Its kernel crashed. See the reason in the log of the server, and run engi doctor to check the machine.',
+  disk: 'Its disk was full. Give the next sandbox a larger disk, or keep data in a volume.',
 }
 
 function One({ id }: { id: string }) {
@@ -95,7 +95,7 @@ function One({ id }: { id: string }) {
   const path = `/v1/sandboxes/${segment(id)}`
   const awake = !asleep.includes(s.state) && !over.includes(s.state)
   const ended = over.includes(s.state)
-  const sleeping = <Empty title={ended ? 'It has ended' : `It is ${s.state}`}><p>{ended ? 'What was inside is gone, but for its snapshots and volumes.' : 'Wake it to look inside.'}</p>{!ended && <Act act={() => send('POST', `${path}/resume`)}>Wake it</Act>}</Empty>
+  const sleeping = <Empty title={ended ? 'It has ended' : `It is ${s.state}`}><p>{ended ? 'Its files are deleted, except for snapshots and volumes.' : 'Resume the sandbox to see its files.'}</p>{!ended && <Act act={() => send('POST', `${path}/resume`)}>Wake it</Act>}</Empty>
   const write = may('sandboxes')
   return (
     <Page title={<code>{id}</code>} about={<><State of={s.state} />{s.cause && <> {s.cause.replaceAll('_', ' ')}</>} from {s.template}</>}
@@ -104,8 +104,8 @@ function One({ id }: { id: string }) {
           <Act act={() => send('POST', `${path}/pause`)} done="It is paused">Pause</Act>
           <Act act={() => send('POST', `${path}/hibernate`)} done="It is on disk">Hibernate</Act>
         </> : <Act act={() => send('POST', `${path}/resume`)} done="It is awake">Wake</Act>}
-        <Act act={() => send('POST', `${path}/extend`, { timeout: '1h' })} done="It has another hour">Extend by 1 h</Act>
-        <Act kind="danger" ask="The sandbox ends, with all processes and files in it." act={() => send('DELETE', path)} done="It has ended">Stop</Act>
+        <Act act={() => send('POST', `${path}/extend`, { timeout: '1h' })} done="Extended by an hour">Extend by 1 h</Act>
+        <Act kind="danger" ask="Destroys the sandbox with its processes and files." act={() => send('DELETE', path)} done="It has ended">Stop</Act>
       </>}>
       <Trouble of={found.problem} again={found.reload} />
       {ended && s.cause && remedies[s.cause] && <p class="notice">{remedies[s.cause]}</p>}
@@ -130,7 +130,7 @@ function Overview({ of: s, awake }: { of: Sandbox; awake: boolean }) {
     <>
       <Card title="About"><Facts of={[
         ['Owner', s.owner || '–'], ['Isolation', s.tier], ['Created', <Ago at={s.created_at} />], ['Ends', s.deadline_at ? <Ago at={s.deadline_at} /> : 'never'],
-        ['Processors', s.size.vcpus], ['Memory', bytes(s.size.memory)], ['Disk', bytes(s.size.disk)], ['When its time is up', s.lifetime?.on_timeout ?? 'kill'],
+        ['Processors', s.size.vcpus], ['Memory', bytes(s.size.memory)], ['Disk', bytes(s.size.disk)], ['At the timeout', s.lifetime?.on_timeout ?? 'kill'],
         ['Network', s.network?.mode ?? 'none'], ['Snapshot', s.snapshot_id ? <Id of={s.snapshot_id} /> : '–'],
         ['Volumes', s.volumes?.map((v) => `${v.volume} at ${v.path}`).join(', ') || '–'],
         ['Metadata', Object.entries(s.metadata ?? {}).map(([k, v]) => `${k}=${v}`).join(', ') || '–'],
@@ -161,7 +161,7 @@ function Processes({ path, write }: { path: string; write: boolean }) {
             <input class="mono grow" aria-label="Command" placeholder="ls -la" value={command} onInput={(e) => setCommand(e.currentTarget.value)} />
             <Act type="submit" kind="primary" disabled={!command} act={async () => {
               const r = await send<{ stdout: string; stderr: string; exit: { exit_code: number } }>('POST', `${path}/processes`, { command, timeout: '30s' })
-              setOutput(`${r.stdout}${r.stderr}` || `It printed nothing. Exit code ${r.exit.exit_code}.`)
+              setOutput(`${r.stdout}${r.stderr}` || `The program printed nothing. Exit code ${r.exit.exit_code}.`)
               found.reload()
             }}>Run</Act>
           </form>
@@ -169,14 +169,14 @@ function Processes({ path, write }: { path: string; write: boolean }) {
         </Card>
       )}
       <Table name="Processes" rows={found.data} id={(p) => p.id}
-        empty={<Empty title="Nothing runs that was started from outside"><p>Run a command above, or <code>engi sandbox exec</code>.</p></Empty>}
+        empty={<Empty title="No processes were started from outside"><p>Run a command above, or <code>engi sandbox exec</code>.</p></Empty>}
         columns={[
           { head: 'Command', cell: (p) => <code>{p.args?.join(' ')}</code>, by: (p) => p.args?.join(' ') },
           { head: 'PID', cell: (p) => p.pid, by: (p) => p.pid, number: true, wide: true },
           { head: 'Directory', cell: (p) => <code>{p.dir}</code>, by: (p) => p.dir, wide: true },
           { head: 'State', cell: (p) => <State of={p.running ? 'running' : 'ended'} />, by: (p) => String(p.running) },
           { head: 'Started', cell: (p) => <Ago at={p.started_at} />, by: (p) => p.started_at, number: true, wide: true },
-          { head: '', cell: (p) => write && p.running && <div class="row"><Act class="small" act={() => send('POST', `${path}/processes/${segment(p.id)}/signal`, { signal: 'TERM' })} done="It got the signal">End</Act></div> },
+          { head: '', cell: (p) => write && p.running && <div class="row"><Act class="small" act={() => send('POST', `${path}/processes/${segment(p.id)}/signal`, { signal: 'TERM' })} done="Signal sent">End</Act></div> },
         ]} />
     </>
   )
@@ -190,7 +190,7 @@ function Ports({ path, write }: { path: string; write: boolean }) {
     <>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Ports" rows={found.data} id={(p) => String(p.port)}
-        empty={<Empty title="Nothing listens"><p>Start a server inside, for example <code>python3 -m http.server 8000</code>: its port appears here with an address.</p></Empty>}
+        empty={<Empty title="Nothing listens"><p>Start a server inside, for example <code>python3 -m http.server 8000</code>: its port then appears here with its URL.</p></Empty>}
         columns={[
           { head: 'Port', cell: (p) => p.port, by: (p) => p.port },
           { head: 'Address', cell: (p) => (p.url ? <a href={p.url} target="_blank" rel="noopener noreferrer">{p.url}</a> : '–'), by: (p) => p.url, wide: true },
@@ -199,7 +199,7 @@ function Ports({ path, write }: { path: string; write: boolean }) {
             <Act class="small" act={async () => setShown(write ? (await link(p)).url : p.url)}>Show</Act>
             {write && <Act class="small" act={async () => {
               await navigator.clipboard.writeText((await link(p)).url)
-              toast('A link that is good for an hour is in the clipboard')
+              toast('Copied a link that is valid for an hour')
             }}>Copy link</Act>}
           </div> },
         ]} />
@@ -227,7 +227,7 @@ function Network({ path, write }: { path: string; write: boolean }) {
       <Trouble of={policy.problem ?? log.problem} again={policy.reload} />
       {p && <Card title="Policy"><Facts of={[['Mode', p.mode ?? 'none'], ['Allowed', words(p.allow)], ['Denied', words(p.deny)]]} /></Card>}
       <Table name="Connections" rows={log.data?.toReversed()} id={(r) => String(r.seq)}
-        empty={<Empty title="It has asked for nothing"><p>What it looks up and connects to is listed here, with the rule that decided. You can allow or deny a host with one click.</p></Empty>}
+        empty={<Empty title="No requests yet"><p>DNS queries and connections of the sandbox are listed here, each with the rule that decided. You can allow or deny a host with one click.</p></Empty>}
         columns={[
           { head: 'When', cell: (r) => <Ago at={r.time} />, by: (r) => r.time, wide: true },
           { head: 'What', cell: (r) => r.type, by: (r) => r.type },
@@ -256,8 +256,8 @@ function Snapshots({ of: s, path, write, awake }: { of: Sandbox; path: string; w
         <strong>{name(x)}</strong>
         <span class="dim">{x.disk_only ? 'disk' : 'memory and disk'}, {bytes(x.bytes)}, <Ago at={x.created_at} /></span>
         {write && <span class="row">
-          <Button class="small" onClick={() => setRestore(name(x))}>Start from it</Button>
-          <Act class="small" kind="danger" ask={`The snapshot ${name(x)} is removed.`} act={() => send('DELETE', `/v1/snapshots/${segment(name(x))}`)}>Remove</Act>
+          <Button class="small" onClick={() => setRestore(name(x))}>Create a sandbox from it</Button>
+          <Act class="small" kind="danger" ask={`Removes the snapshot ${name(x)}.`} act={() => send('DELETE', `/v1/snapshots/${segment(name(x))}`)}>Remove</Act>
         </span>}
       </div>
       <ul>{d!.sandboxes.filter((b) => b.snapshot_id === x.id).map((b) => leaf(b, depth + 1))}</ul>
@@ -283,7 +283,7 @@ function Snapshots({ of: s, path, write, awake }: { of: Sandbox; path: string; w
         <Button class="small" onClick={() => setMaking(true)}>Make a snapshot</Button>
       </span>}>
         {d && <ul class="tree">{parent ? branch(parent, 0) : leaf(s, 0)}</ul>}
-        {d && d.snapshots.every((x) => x.sandbox_id !== s.id) && <p class="dim">A snapshot keeps memory and disk as they are now: start as many sandboxes from it as you like. A fork is a copy that runs at once.</p>}
+        {d && d.snapshots.every((x) => x.sandbox_id !== s.id) && <p class="dim">A snapshot saves memory and disk as they are now: start any number of sandboxes from it. A fork is a copy that runs at once.</p>}
       </Card>
       {making && (
         <FormDialog title="Make a snapshot" action="Make it" onClose={() => setMaking(false)} submit={async (form) => {

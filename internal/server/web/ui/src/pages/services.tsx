@@ -22,7 +22,7 @@ export function Services({ of: w, path, edit, changed }: Part) {
   return (
     <>
       <Table name="Services" rows={all} id={(s) => s.name} prefix="s" tools={edit && all.length > 0 && add()}
-        empty={<Empty title="It has no service"><p>A service is a real server in a sandbox of its own, which programs in the workspace reach by its name. Its data outlives its sandbox.</p>{edit && add()}</Empty>}
+        empty={<Empty title="This workspace has no services"><p>A service is a real server in its own sandbox. Programs in the workspace connect to it by its name. Its data outlives its sandbox.</p>{edit && add()}</Empty>}
         columns={[
           { head: 'Service', cell: (s) => <strong>{s.name}</strong>, by: (s) => s.name },
           { head: 'State', cell: (s) => <>
@@ -40,12 +40,12 @@ export function Services({ of: w, path, edit, changed }: Part) {
             <Button class="small" aria-pressed={s === chosen} onClick={() => setQuery({ service: s === chosen ? undefined : s.name })}>Log<span class="hidden"> of {s.name}</span></Button>
             {edit && <Act class="small" act={async () => setReached({ of: s, by: await get<Connection>(`${at(s)}/connection`) })}>Connection<span class="hidden"> of {s.name}</span></Act>}
             {edit && <Act class="small" act={() => send('POST', `${at(s)}/restart`)}>Restart<span class="hidden"> {s.name}</span></Act>}
-            {edit && <Act class="small" kind="danger" ask={`The service ${s.name} is removed, and all of its data with it.`} act={async () => { await send('DELETE', at(s)); changed() }}>Remove<span class="hidden"> {s.name}</span></Act>}
+            {edit && <Act class="small" kind="danger" ask={`Removes the service ${s.name} with all its data.`} act={async () => { await send('DELETE', at(s)); changed() }}>Remove<span class="hidden"> {s.name}</span></Act>}
           </div> },
         ]} />
       {chosen && <Log key={chosen.name} of={chosen} at={at(chosen)} />}
       {reached && <Dialog title={`Connection of ${reached.of.name}`} onClose={() => setReached(undefined)}>
-        <p class="dim">From sandboxes of the workspace. It has the password in it.</p>
+        <p class="dim">For sandboxes of the workspace. The URL contains the password.</p>
         <pre tabIndex={0} aria-label="Connection">{reached.by.url}</pre>
         <Facts of={[['Host', reached.by.host], ['Port', reached.by.port], ['User', reached.by.user || '–'], ['Database', reached.by.database || '–']]} />
         <footer><Copy text={reached.by.url} /></footer>
@@ -55,12 +55,12 @@ export function Services({ of: w, path, edit, changed }: Part) {
           await begin(send<Service>('POST', `${path}/services`, { type: textOf(form, 'type'), name: textOf(form, 'name'), version: textOf(form, 'version'), exposed: form.has('exposed'), needs: form.getAll('needs') }))
           changed()
         }}>
-          <Field label="Type" hint="The first one of a type takes minutes if its template is to be built.">
+          <Field label="Type" hint="The first service of a type takes minutes if its template must be built.">
             <select name="type">{types.map(([type, server]) => <option key={type} value={type}>{server}</option>)}</select>
           </Field>
-          <Field label="Name" hint="By which it is reached. Empty means the name of the type."><input name="name" maxLength={63} placeholder="main" /></Field>
-          <Field label="Version" hint="Empty means the newest that there is."><input name="version" maxLength={32} placeholder="15" /></Field>
-          <label class="check"><input type="checkbox" name="exposed" /> Reached from outside, too, by who may change the workspace</label>
+          <Field label="Name" hint="Host name of the service. Empty means the name of the type."><input name="name" maxLength={63} placeholder="main" /></Field>
+          <Field label="Version" hint="Empty means the newest available version."><input name="version" maxLength={32} placeholder="15" /></Field>
+          <label class="check"><input type="checkbox" name="exposed" /> Allow connections from outside for people who may change the workspace</label>
           {all.length > 0 && <fieldset>
             <legend>Starts after</legend>
             {all.map((s) => <label key={s.name} class="check"><input type="checkbox" name="needs" value={s.name} /> {s.name}</label>)}
@@ -79,7 +79,7 @@ function Log({ of: s, at }: { of: Service; at: string }) {
   const text = found.data?.text
   useEffect(() => { if (follows.current) box.current?.scrollTo(0, box.current.scrollHeight) }, [text])
   return (
-    <Card title={`What ${s.name} prints`} actions={<Button kind="plain" onClick={() => setQuery({ service: undefined })}>Close</Button>}>
+    <Card title={`Output of ${s.name}`} actions={<Button kind="plain" onClick={() => setQuery({ service: undefined })}>Close</Button>}>
       <Trouble of={found.problem} again={found.reload} />
       {text !== undefined && <pre ref={box} class="output" tabIndex={0} role="log" aria-live="off" aria-label={`Log of ${s.name}`} onScroll={(e) => {
         const { scrollTop, scrollHeight, clientHeight } = e.currentTarget

@@ -31,11 +31,11 @@ export function Preview({ of: w, path, edit, own, changed }: Part & { own: boole
   const choose = () => <Button class="small" onClick={() => setChoosing(true)}>Choose</Button>
   return (
     <>
-      {!p && <Empty title="It shows nothing">
-        <p>A workspace can show its files as pages, for which it need not run, or a server in its sandbox, at an address that stays the same.</p>
+      {!p && <Empty title="No preview">
+        <p>A workspace can serve its files as pages, which needs no sandbox, or a server in its sandbox. The URL stays the same.</p>
         {edit && choose()}
       </Empty>}
-      {p && <Card title="Preview" actions={edit && <span class="row">{choose()}<Act class="small" kind="danger" ask="Its address shows nothing any more." act={() => show({ type: 'none' })}>End</Act></span>}>
+      {p && <Card title="Preview" actions={edit && <span class="row">{choose()}<Act class="small" kind="danger" ask="Its URL no longer shows a page." act={() => show({ type: 'none' })}>End</Act></span>}>
         <Facts of={[
           ['Address', p.url ? <Visit url={p.url} path={path} edit={edit} open={p.public || p.type === 'websocket'} /> : 'none: this node has no previews'],
           ['Shows', `${kinds[p.type] ?? p.type}${p.root ? ` below ${p.root}` : ''}${p.port ? `, port ${p.port}` : ''}${p.port && !w.sandbox_id ? ', once the workspace runs' : ''}`],
@@ -48,10 +48,10 @@ export function Preview({ of: w, path, edit, own, changed }: Part & { own: boole
           const root = textOf(form, 'root')
           return show({ type: port ? (form.has('websocket') ? 'websocket' : 'proxy') : 'static', port, root: port ? undefined : root, public: form.has('public') })
         }}>
-          <Field label="Directory" hint="Whose files are shown, unless there is a port. Empty means all of them."><input name="root" maxLength={512} placeholder="dist" defaultValue={p?.root} /></Field>
-          <Field label="Port" hint="Of a server in the sandbox, which is shown instead."><input name="port" type="number" min={1} max={65535} placeholder="3000" defaultValue={p?.port} /></Field>
+          <Field label="Directory" hint="Directory with the files to serve, if no port is set. Empty means all files."><input name="root" maxLength={512} placeholder="dist" defaultValue={p?.root} /></Field>
+          <Field label="Port" hint="Port of a server in the sandbox, to serve instead of files."><input name="port" type="number" min={1} max={65535} placeholder="3000" defaultValue={p?.port} /></Field>
           <label class="check"><input type="checkbox" name="websocket" defaultChecked={p?.type === 'websocket'} /> The server speaks WebSockets</label>
-          {own && <label class="check"><input type="checkbox" name="public" defaultChecked={p?.public} /> For everybody who has the address</label>}
+          {own && <label class="check"><input type="checkbox" name="public" defaultChecked={p?.public} /> For everyone with the URL</label>}
         </FormDialog>
       )}
     </>

@@ -37,7 +37,7 @@ export function Files({ path, version, revision, write, written }: FilesProps) {
         <Trouble of={found.problem} again={found.reload} />
         {found.data && <Tree label="Files of the app" files={[...leaves.values()]} open={open} />}
       </Card>
-      {file ? <Source key={`${file.path} ${file.sha256}`} of={file} path={path} revision={revision} write={write} /> : <Card><p class="dim">{open && found.data ? <>There is no <code>{open}</code> any more.</> : 'Choose a file to see it.'}</p></Card>}
+      {file ? <Source key={`${file.path} ${file.sha256}`} of={file} path={path} revision={revision} write={write} /> : <Card><p class="dim">{open && found.data ? <>There is no <code>{open}</code> any more.</> : 'Choose a file to open it.'}</p></Card>}
     </div>
   )
 }
@@ -57,7 +57,7 @@ function Source({ of: f, path, revision, write }: { of: AppFile; path: string; r
       try {
         if (Number(f.size) > longest) throw new Error('It is too long to be shown here.')
         const data = await read(revision, stop.signal)
-        if (data.includes('\0')) throw new Error('This is not text.')
+        if (data.includes('\0')) throw new Error('The file is not text.')
         setSaved(data)
         setText(data)
       } catch (err) {
@@ -85,7 +85,7 @@ function Source({ of: f, path, revision, write }: { of: AppFile; path: string; r
     <Card title={f.path} actions={<span class="row">
       {saved !== undefined && <select class="auto small" aria-label="Compare" value={compare} onChange={(e) => setQuery({ compare: e.currentTarget.value || undefined })}>
         <option value="">As it is</option>
-        {edits && <option value="saved">What is not saved</option>}
+        {edits && <option value="saved">Unsaved changes</option>}
         {f.since > 1 && <option value="before">Changes of revision {f.since}</option>}
       </select>}
       {edits && saved !== undefined && <Act class="small" kind="primary" disabled={text === saved} act={save}>Save</Act>}

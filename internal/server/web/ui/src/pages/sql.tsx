@@ -53,7 +53,7 @@ export function Console({ of: w, service: s, path, edit, insert, inserted, ran }
       if (!only) ran()
     } catch (err) {
       if (!stop.signal.aborted) setAnswer({ text, problem: problemOf(err) })
-      else setAnswer({ text, problem: { detail: 'It was cancelled.', remedy: only ? '' : 'What it had changed was taken back, but for what was committed before.', kind: 'expired', status: 0 } })
+      else setAnswer({ text, problem: { detail: 'It was cancelled.', remedy: only ? '' : 'Its changes were rolled back, except for those committed earlier.', kind: 'expired', status: 0 } })
     }
     setRunning(undefined)
   }
@@ -72,7 +72,7 @@ export function Console({ of: w, service: s, path, edit, insert, inserted, ran }
           {running && <Button onClick={() => running.abort()}>Cancel</Button>}
           <span class="dim" role="status">{running ? 'It runs.' : ''}</span>
         </div>
-        {!edit && <p class="dim">As a reviewer you query without changing anything: the server sees to that.</p>}
+        {!edit && <p class="dim">As a reviewer you can only read: the server refuses changes.</p>}
       </Card>
       {answer?.problem && <Trouble of={answer.problem} />}
       {answer?.plan !== undefined && <Card title="Plan"><pre class="output" tabIndex={0} aria-label="Plan">{visible(answer.plan)}</pre></Card>}

@@ -44,23 +44,23 @@ export function Terminals({ base, write }: { base: string; write: boolean }) {
           )}
         </>}
       </div>}
-      {found.data && all.length === 0 && <Empty title="There is no terminal"><p>One goes on when nobody looks: leave, come back, from another browser too, and its screen is as you left it.</p></Empty>}
+      {found.data && all.length === 0 && <Empty title="No terminals"><p>A terminal keeps running when you leave. Come back later, also from another browser, and its screen is as you left it.</p></Empty>}
       {all.length > 0 && open.length === 0 && <p class="dim">Choose a terminal, or start one.</p>}
-      {!write && open.length > 0 && <p class="notice">This key may list terminals, but not look at them.</p>}
+      {!write && open.length > 0 && <p class="notice">This key may list terminals, but not open them.</p>}
       {write && <div class={open.length > 1 ? 'panes split' : 'panes'}>
         {all.filter((t) => open.includes(t.id)).map((t) => (
           <TerminalPane key={t.id} label={nameOf(t)} path={`${path}/${segment(t.id)}/attach`} exists={() => get(`${path}/${segment(t.id)}`)} focus={t.id === fresh}
             actions={<>
               <Button class="small" onClick={() => setSharing(t)}>Share</Button>
               <Button class="small" onClick={() => show(open.filter((id) => id !== t.id))}>Hide</Button>
-              <Act class="small" kind="danger" ask={`The program of ${nameOf(t)} ends.`} act={async () => {
+              <Act class="small" kind="danger" ask={`Ends the program of ${nameOf(t)}.`} act={async () => {
                 await send('DELETE', `${path}/${segment(t.id)}`)
                 found.reload()
               }}>End</Act>
             </>} />
         ))}
       </div>}
-      {write && open.length > 0 && <p class="dim small">The keyboard belongs to the terminal: <kbd>Ctrl F6</kbd> leaves it.</p>}
+      {write && open.length > 0 && <p class="dim small">The terminal receives all keys: <kbd>Ctrl F6</kbd> leaves it.</p>}
       {sharing && <Share of={sharing} path={`${path}/${segment(sharing.id)}/links`} onClose={() => setSharing(undefined)} />}
     </>
   )
@@ -81,18 +81,18 @@ function Share({ of: t, path, onClose }: { of: Terminal; path: string; onClose: 
           const made = `${location.origin}/${href('shared', link.secret ?? '')}`
           setURL(made)
           found.reload()
-          await navigator.clipboard.writeText(made).then(() => toast('The link is in the clipboard'), () => {}) // it is shown, too
+          await navigator.clipboard.writeText(made).then(() => toast('Copied the link'), () => {}) // it is shown, too
         } catch (err) {
           setProblem(problemOf(err))
         }
       }}>
         <Field label="Who has the link"><select name="write"><option value="">may look</option><option value="yes">may type, too</option></select></Field>
         <Field label="Valid for"><select name="ttl"><option value="15m">15 minutes</option><option value="1h" selected>an hour</option><option value="8h">8 hours</option><option value="7d">a week</option></select></Field>
-        <Field label="Name" hint="Optional: what others see of who comes by it."><input name="name" placeholder="guest" maxLength={64} /></Field>
+        <Field label="Name" hint="Optional: name of the link's viewers, which other viewers see."><input name="name" placeholder="guest" maxLength={64} /></Field>
         <Trouble of={problem} />
         <footer><Button kind="primary" type="submit">Make a link</Button></footer>
       </form>
-      {url && <><p>It is shown this once. No key is needed to open it, and it opens nothing else.</p><pre tabIndex={0} aria-label="Link">{url}</pre></>}
+      {url && <><p>The link is shown only once. It opens without a key, and gives access to this terminal only.</p><pre tabIndex={0} aria-label="Link">{url}</pre></>}
       {found.data && found.data.length > 0 && <ul class="findings plainlist">
         {found.data.map((l) => (
           <li key={l.id} class="row spread">
@@ -100,7 +100,7 @@ function Share({ of: t, path, onClose }: { of: Terminal; path: string; onClose: 
             <Act class="small" kind="danger" act={async () => {
               await send('DELETE', `${path}/${segment(l.id)}`)
               found.reload()
-            }} done="It opens nothing any more">Take back</Act>
+            }} done="The link no longer works">Take back</Act>
           </li>
         ))}
       </ul>}

@@ -14,7 +14,7 @@ export function Usage() {
   const u = found.data
   const number = (m: ModelUsage) => `${m.day} ${m.owner ?? ''} ${m.model}`
   return (
-    <Page title="Usage" about={u?.owner ? `What ${u.owner} has, and may have.` : 'What everybody on this node has. Quotas are of each owner, and do not bind an administrator.'}>
+    <Page title="Usage" about={u?.owner ? `Use and quotas of ${u.owner}.` : 'Use by all owners of this node. Quotas apply to each owner, but not to administrators.'}>
       <Trouble of={found.problem} again={found.reload} />
       {u && <dl class="numbers meters">{resources.map(([name, label]) => {
         const format = name === 'memory' || name === 'disk' ? bytes : String
@@ -26,7 +26,7 @@ export function Usage() {
         </div>
       })}</dl>}
       {!found.problem && <Card title="Language models">
-        <Table name="Models" rows={u && (u.models ?? [])} id={number} empty={<Empty title="No model was used"><p>What agents and others spend on models since the first of last month is listed here, by day.</p></Empty>}
+        <Table name="Models" rows={u && (u.models ?? [])} id={number} empty={<Empty title="No models used"><p>The cost of models since the first of last month is listed here, by day.</p></Empty>}
           columns={[
             { head: 'Day', cell: (m) => m.day, by: (m) => m.day },
             { head: 'Model', cell: (m) => m.model, by: (m) => m.model },

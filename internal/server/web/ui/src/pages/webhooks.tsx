@@ -13,11 +13,11 @@ export function Webhooks({ id }: { id?: string }) {
   const stateOf = (w: Webhook) => (w.enabled ? 'in force' : 'disabled')
   const shown = found.data?.find((w) => w.id === id)
   return (
-    <Page title="Webhooks" about="Addresses that events are sent to, signed, and again until they are taken."
+    <Page title="Webhooks" about="URLs to which events are sent. Each request is signed, and repeated until it is accepted."
       actions={<Button kind="primary" disabled={!may('events')} onClick={() => setQuery({ new: '1' })}>New webhook</Button>}>
       <Trouble of={found.problem} again={found.reload} />
       {!(found.problem && !found.data) && <Table name="Webhooks" rows={found.data} id={(w) => w.id}
-        empty={<Empty title="There is no webhook"><p>Name an address and the types of events it gets. Each delivery is kept here, with the answer.</p></Empty>}
+        empty={<Empty title="No webhooks"><p>Enter a URL and the types of events to send. Each delivery is listed here with its answer.</p></Empty>}
         columns={[
           { head: 'Webhook', cell: (w) => <><a href={href('webhooks', w.id)} aria-current={w.id === id ? 'true' : undefined}>{w.name || w.url}</a>{w.name && <div class="dim">{w.url}</div>}</>, by: (w) => `${w.name ?? ''} ${w.url}` },
           { head: 'Gets', cell: (w) => (w.types?.length ? w.types.map((t) => <code key={t} class="chip">{t}</code>) : w.format === 'approval' ? 'approvals' : 'everything'), by: (w) => w.types?.join(' '), wide: true },
@@ -36,7 +36,7 @@ export function Webhooks({ id }: { id?: string }) {
         ]} />}
       {shown && <Deliveries of={shown} key={shown.id} />}
       {fresh && <Dialog title="The new webhook" onClose={() => setFresh(undefined)}>
-        <p>Its requests are signed with this secret, as <a href="https://www.standardwebhooks.com" target="_blank" rel="noopener noreferrer">Standard Webhooks</a> say. It is shown this once.</p>
+        <p>Its requests are signed with this secret, as <a href="https://www.standardwebhooks.com" target="_blank" rel="noopener noreferrer">Standard Webhooks</a> describe. The secret is shown only once.</p>
         <pre tabIndex={0} aria-label="Secret of the webhook">{fresh.secret}</pre>
         <footer><Copy text={fresh.secret ?? ''} /></footer>
       </Dialog>}
@@ -46,7 +46,7 @@ export function Webhooks({ id }: { id?: string }) {
           found.reload()
         }}>
           <Field label="Address"><input name="url" type="url" required placeholder="https://example.com/hooks/engi" /></Field>
-          <Field label="Types" hint="Of events, with commas between; sandbox.* stands for all that begin so. Empty means all."><input name="types" placeholder="execution.done, sandbox.*" /></Field>
+          <Field label="Types" hint="Types of events, separated by commas; sandbox.* means all types with this prefix. Empty means all."><input name="types" placeholder="execution.done, sandbox.*" /></Field>
           <Field label="Name" hint="Optional."><input name="name" placeholder="deploys" /></Field>
         </FormDialog>
       )}
@@ -61,7 +61,7 @@ function Deliveries({ of: w }: { of: Webhook }) {
     <Card title={`Deliveries to ${w.name || w.url}`}>
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Deliveries" rows={found.data} id={(d) => d.id} prefix="d"
-        empty={<Empty title="Nothing was sent yet"><p>It gets the events from now on.</p></Empty>}
+        empty={<Empty title="No deliveries yet"><p>The webhook receives all events from now on.</p></Empty>}
         columns={[
           { head: 'Event', cell: (d) => <a href={`${href('events')}?event=${segment(d.event_id)}`}><Id of={d.event_id} /></a>, by: (d) => d.event_id },
           { head: 'State', cell: (d) => <State of={d.state} />, by: (d) => d.state },

@@ -56,7 +56,7 @@ export function Files(part: Part) {
       </Card>
       {open && found.data
         ? <Source key={open} {...part} name={open} file={files?.find((f) => f.path === open)} revision={found.data.revision} />
-        : <Card><p class="dim">Choose a file to see it. Each change is a revision, which <em>History</em> can take back.</p></Card>}
+        : <Card><p class="dim">Choose a file to open it. Each change is a revision, which <em>History</em> can take back.</p></Card>}
       {making && (
         <FormDialog title="New file" action="Create" onClose={() => setMaking(false)} submit={async (form) => {
           const name = textOf(form, 'name')!
@@ -107,7 +107,7 @@ function Source({ path, edit, changed, name, file, revision }: Part & { name: st
   const read = async (of: number, signal?: AbortSignal): Promise<Version> => {
     try {
       const text = await (await ask(`${url}&revision=${of}`, { signal, headers: { Accept: '*/*' } })).text()
-      if (text.includes('\0')) throw new Error('This is not text.')
+      if (text.includes('\0')) throw new Error('The file is not text.')
       return { text, revision: of }
     } catch (err) {
       if (now.current.saved && problemOf(err).status === 404) return { revision: of }
@@ -146,7 +146,7 @@ function Source({ path, edit, changed, name, file, revision }: Part & { name: st
     <Card title={visible(name)} actions={<span class="row">
       {saved && <select class="auto small" aria-label="Compare" value={compare} onChange={(e) => setQuery({ compare: e.currentTarget.value || undefined })}>
         <option value="">As it is</option>
-        {edit && <option value="saved">What is not saved</option>}
+        {edit && <option value="saved">Unsaved changes</option>}
         {theirs?.text !== undefined && <option value="theirs">Against revision {theirs.revision}</option>}
         <option value="lines">Who wrote which line</option>
       </select>}

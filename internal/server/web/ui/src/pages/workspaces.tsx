@@ -98,11 +98,11 @@ function Create({ onClose }: { onClose: () => void }) {
       const w = made ?? (name ? await get<Workspace>(`/v1/workspaces/${segment(name)}`).catch(() => undefined) : undefined) // else the list has it
       if (w) go(`${href('workspaces', w.id)}${w.services?.length ? '?tab=services' : ''}`)
     }}>
-      <Field label="Name" hint="Letters, digits and -. Empty means one made up."><input name="name" maxLength={63} placeholder="shop" /></Field>
+      <Field label="Name" hint="Letters, digits and -. Empty means a generated name."><input name="name" maxLength={63} placeholder="shop" /></Field>
       <fieldset>
         <legend>Services</legend>
         {types.map(([type, server]) => <label key={type} class="check"><input type="checkbox" name="service" value={type} /> {server}{type !== server.toLowerCase() && <span class="dim"> {type}</span>}</label>)}
-        <small class="dim">More, and other versions, can be added later. The first one of a type takes minutes if its template is to be built.</small>
+        <small class="dim">More, and other versions, can be added later. The first service of a type takes minutes if its template must be built.</small>
       </fieldset>
       <Field label="Template" hint="Of the sandbox that has the working copy while it runs.">
         <select name="template">
