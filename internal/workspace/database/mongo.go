@@ -95,6 +95,10 @@ func documentCommand(q engi.DocumentQuery, limits engi.Query) (bson.D, error) {
 	if strings.ContainsRune(q.Collection, 0) || !utf8.ValidString(q.Collection) || len(q.Collection) > 255 {
 		return nil, engi.Errorf(engi.Invalid, "%.70q is not the name of a collection", q.Collection)
 	}
+	if strings.EqualFold(limits.Database, "admin") || strings.HasPrefix(q.Collection, "system.") {
+		return nil, engi.Errorf(engi.Invalid, "the database admin and the collections system.* belong to the server, which keeps its users there").
+			WithRemedy("query another database")
+	}
 	batch := min(limits.MaxRows, maxBatch) + 1 // one more tells whether there are more
 	last := bson.D{{Key: "maxTimeMS", Value: (limits.Timeout + patience).Milliseconds()}, {Key: "$db", Value: limits.Database}}
 	if len(q.Pipeline) > 0 {

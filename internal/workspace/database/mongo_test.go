@@ -243,7 +243,7 @@ func TestMongoQueries(t *testing.T) {
 	}
 	deep := strings.Repeat(`{"a":`, 200) + "1" + strings.Repeat("}", 200)
 	for _, q := range []engi.DocumentQuery{
-		{}, {Collection: "a\x00b"}, {Collection: "orders", Filter: raw(`[]`)}, {Collection: "orders", Filter: raw(`{"a":`)}, {Collection: "orders", Filter: raw(`{"a":{"$oid":"x"}}`)}, {Collection: "orders", Filter: raw(deep)},
+		{}, {Collection: "a\x00b"}, {Database: "admin", Collection: "orders"}, {Database: "Admin", Pipeline: raw(`[]`)}, {Collection: "system.users"}, {Collection: "orders", Filter: raw(`[]`)}, {Collection: "orders", Filter: raw(`{"a":`)}, {Collection: "orders", Filter: raw(`{"a":{"$oid":"x"}}`)}, {Collection: "orders", Filter: raw(deep)},
 		{Collection: "orders", Skip: -1}, {Collection: "orders", MaxRows: -1}, {Collection: "orders", Pipeline: raw(`{}`)}, {Collection: "orders", Pipeline: raw(`[1]`)}, {Collection: "orders", Pipeline: raw(`[{}]`)}, {Collection: "orders", Pipeline: raw(`[]`), Filter: raw(`{}`)},
 		{Collection: "orders", Filter: raw(`{"a":"` + strings.Repeat("x", engi.MaxQueryText) + `"}`)},
 	} {
