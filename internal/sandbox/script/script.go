@@ -286,11 +286,11 @@ func (r *Runner) check(spec *engi.ScriptSpec) error {
 		return engi.Errorf(engi.Invalid, "scripts are JavaScript or TypeScript, not %.40q", spec.Language).
 			WithRemedy("send programs in other languages to /v1/executions")
 	case strings.TrimSpace(spec.Code) == "":
-		return engi.TooLarge("the script has no code").WithRemedy("send it in 'code'")
+		return engi.Errorf(engi.Invalid, "the script has no code").WithRemedy("send it in 'code'")
 	case !utf8.ValidString(spec.Code):
 		return engi.Errorf(engi.Invalid, "the script is not UTF-8").WithRemedy("send it as UTF-8 text")
 	case strings.ContainsRune(spec.Code, 0):
-		return engi.TooLarge("the script has a NUL in it").WithRemedy(`write \0 in a string instead`)
+		return engi.Errorf(engi.Invalid, "the script has a NUL in it").WithRemedy(`write \0 in a string instead`)
 	case spec.Timeout < 0:
 		return engi.Errorf(engi.Invalid, "timeout %v is negative", spec.Timeout).WithRemedy("leave it out to use the default")
 	case spec.Session != "" && r.o.Sessions == nil:
