@@ -109,3 +109,53 @@ func TestPart(t *testing.T) {
 		t.Errorf("without a key: %q", p)
 	}
 }
+
+// reserved stores one reservation.
+type reserved struct {
+	idempotency.Reservations
+	all map[string]idempotency.Reservation
+}
+
+func (r *reserved) Reserve(_ context.Context, x idempotency.Reservation) (idempotency.Reservation, bool, error) {
+	if old, ok := r.all[x.Key]; ok {
+		return old, false, nil
+	}
+	r.all[x.Key] = x
+	return x, true, nil
+}
+
+func (r *reserved) Finish(_ context.Context, x idempotency.Reservation) error {
+	x.Done = true
+	r.all[x.Key] = x
+	return nil
+}
+
+func (r *reserved) Release(_ context.Context, x idempotency.Reservation) error {
+	delete(r.all, x.Key)
+	return nil
+}
+
+// TestForksThatFail frees the key of a request only if no copy can exist.
+func TestForksThatFail(t *testing.T) {
+	full, broken := engi.Errorf(engi.Exhausted, "the node is full"), engi.Errorf(engi.Unavailable, "the node stops")
+	for name, c := range map[string]struct {
+		errs []error
+		free bool
+	}{
+		"all":                       {[]error{full, full}, true},
+		"one":                       {[]error{full, nil}, false},
+		"all, one perhaps too late": {[]error{full, broken}, false},
+	} {
+		r := &reserved{all: map[string]idempotency.Reservation{}}
+		forks := idempotency.Forks(2, nil, func(ids []engi.SandboxID) (all []engi.Forked, _ error) {
+			for i := range ids {
+				all = append(all, engi.Forked{Err: c.errs[i]})
+			}
+			return all, nil
+		})
+		all, err := idempotency.Reserved(t.Context(), idempotency.NewKeys(r), idempotency.Request{Owner: "ann", Key: "k", Fingerprint: "f"}, forks)
+		if err != nil || len(all) != 2 || (len(r.all) == 0) != c.free {
+			t.Errorf("%s: %v, %v; reserved %v", name, all, err, r.all)
+		}
+	}
+}

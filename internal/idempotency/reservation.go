@@ -47,6 +47,9 @@ type Creation[T any] struct {
 	// Find returns the objects that Work created before; NotFound if none of them exists. If
 	// Work is not known to have ended, Find creates the missing objects.
 	Find func(ids []string, ended bool) (T, error)
+	// None reports whether Work succeeded without an object, so that the key is free again; nil means
+	// that it never does.
+	None func(T) bool
 	// Made returns the IDs of the created objects; nil means the IDs that Work received.
 	Made func(T) []string
 	// Left is called with an error after which the key stays reserved for the request; nil ignores it.
@@ -91,7 +94,7 @@ func Reserved[T any](ctx context.Context, k *Keys, q Request, n Creation[T]) (x 
 	late, cancel = context.WithTimeout(context.WithoutCancel(ctx), finishTime)
 	defer cancel()
 	switch {
-	case err == nil:
+	case err == nil && (n.None == nil || !n.None(x)):
 		if n.Made != nil {
 			r.IDs = n.Made(x)
 		}
@@ -133,7 +136,10 @@ func Forks(n int, get func(engi.SandboxID) (engi.Sandbox, error), fork func([]en
 	for i := range ids {
 		ids[i] = string(engi.NewSandboxID())
 	}
-	return Creation[[]engi.Forked]{IDs: ids, Work: work, Find: func(ids []string, ended bool) ([]engi.Forked, error) {
+	none := func(all []engi.Forked) bool {
+		return !slices.ContainsFunc(all, func(f engi.Forked) bool { return f.Err == nil || mayHaveHappened(f.Err) })
+	}
+	return Creation[[]engi.Forked]{IDs: ids, Work: work, None: none, Find: func(ids []string, ended bool) ([]engi.Forked, error) {
 		forks := make([]engi.Forked, len(ids))
 		var missing []string
 		for i, id := range ids {

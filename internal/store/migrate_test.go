@@ -110,3 +110,31 @@ func TestTablesAreRenamed(t *testing.T) {
 		}
 	}
 }
+
+// TestFingerprintsMatchAnyRequest opens a database with a run whose fingerprint was computed in another way.
+func TestFingerprintsMatchAnyRequest(t *testing.T) {
+	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
+	old := openAt(t, file, 46)
+	for _, q := range []string{
+		`INSERT INTO agent_runs VALUES (1, 'run_a', 'ann', 'run_a', 'running', 1, 0, 'k', '{"fingerprint":"00ff","agent":"coder"}')`,
+		`INSERT INTO agent_runs VALUES (2, 'run_b', 'ann', 'run_b', 'running', 1, 0, '', '{"fingerprint":"00ff"}')`,
+	} {
+		if _, err := old.ExecContext(ctx, q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := Open(ctx, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for id, want := range map[string]string{"run_a": `{"fingerprint":"","agent":"coder"}`, "run_b": `{"fingerprint":"00ff"}`} {
+		var got string
+		if err := db.read.QueryRowContext(ctx, `SELECT detail FROM agent_runs WHERE id = ?`, id).Scan(&got); err != nil || got != want {
+			t.Errorf("%s: %s, %v", id, got, err)
+		}
+	}
+}
