@@ -38,7 +38,7 @@ func TestRequestRules(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"https://model.test/v1/models", "answered"},
 		{"https://model.test/v1/files", "what may pass: POST model.test/v1/messages where mcp_servers absent, GET model.test/v1/models"},
-		{"http://model.test/v1/models", "nothing may pass"},
+		{"http://model.test/v1/models", "the network policy allows no traffic"},
 		{`https://model.test/v1/messages --json {"a":1}`, "answered"},
 		{`https://model.test/v1/messages --json {"mcp_servers":[]}`, `the body breaks "mcp_servers absent"`},
 		{`https://model.test/v1/messages --json {"mcpServers":[]}`, `the body breaks "mcp_servers absent"`},
