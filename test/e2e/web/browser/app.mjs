@@ -172,7 +172,7 @@ try {
     await page.locator('.editor .cm-activeLine', { hasText: 'sizes[41].left' }).waitFor()
     await tab('Console')
     await page.getByRole('button', { name: 'Clear' }).click()
-    await page.getByText('Nothing since the last change.').waitFor()
+    await page.getByText('No problems since the last change.').waitFor()
     await tab('Files')
   })
   await step('what is different', async () => {
@@ -273,7 +273,7 @@ try {
     await shown.getByRole('heading', { name: 'Nothing more' }).waitFor()
     const before = await app()
     await restore.click()
-    await page.getByRole('dialog').getByText('what was written to them since is lost').waitFor()
+    await page.getByRole('dialog').getByText('Later changes of its databases are lost').waitFor()
     await page.getByRole('button', { name: 'Yes, do it' }).click()
     await done.getByText('rolled back: revision 10').waitFor()
     await top()

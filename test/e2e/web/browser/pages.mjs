@@ -229,7 +229,7 @@ export async function use(t) {
     await first.getByRole('button', { name: 'Share' }).click()
     await page.getByRole('dialog').getByRole('listitem').filter({ hasText: 'boss' }).getByRole('button', { name: 'Take back' }).click()
     t.expect(/WebSocket connection to .*\/shared\/terminal/)
-    await boss.getByText('the link has expired, was taken back').waitFor()
+    await boss.getByText('the link has expired, was removed').waitFor()
     await boss.reload()
     await boss.getByText('this link opens nothing').waitFor()
     await page.keyboard.press('Escape')

@@ -307,7 +307,7 @@ try {
     await line('LRANGE list 0 -1', '1) "a b"')
     await line('NOPE', '(error) ERR unknown command')
     await line('GET "open', 'GET "open')
-    await page.getByText('A quote does not end').waitFor()
+    await page.getByText('A quote is not closed').waitFor()
     await command.press('ArrowUp')
     await command.press('ArrowUp')
     await becomes(() => command.inputValue(), 'NOPE', 'an earlier command')
@@ -381,7 +381,7 @@ try {
   await step('a service goes with its data', async () => {
     await tab('Services')
     await button('Remove redis').click()
-    await page.getByText('all of its data with it').waitFor()
+    await page.getByText('with all its data').waitFor()
     await yes()
     await page.getByRole('row', { name: /^redis/ }).waitFor({ state: 'detached' })
   })
