@@ -58,7 +58,7 @@ const app = () => page.evaluate(async (id) => (await fetch(`/v1/apps/${id}`, { h
 
 async function apply(text) {
   await page.getByRole('button', { name: 'Apply a text' }).click()
-  await page.getByLabel('A model's text').fill(text)
+  await page.getByLabel("A model's text").fill(text)
   await page.getByRole('button', { name: 'Apply', exact: true }).click()
 }
 
@@ -222,7 +222,7 @@ try {
     await page.getByRole('button', { name: 'Change it' }).click()
     // What they write at the same time is not mixed.
     for (const [n, word] of [[1, 'apple'], [2, 'pear']]) {
-      const text = attempt(n).getByLabel('The model's output').first()
+      const text = attempt(n).getByLabel("The model's output").first()
       await attempt(n).getByText('Round 1').waitFor()
       await text.getByText('<edit path="src/App.tsx">').waitFor({ state: 'attached' })
       const words = (await text.textContent()).split('<edit')[0].trim().split(/\s+/)
