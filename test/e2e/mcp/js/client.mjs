@@ -50,7 +50,6 @@ await use("add_service", { workspace: kind, type: "redis" }, "redis.workspace.in
 await use("write_workspace", { workspace: kind, files: [{ path: "index.html", content: "<h1>Hi</h1>" }] }, "revision 1");
 await use("read_workspace", { workspace: kind, path: "index.html" }, "<h1>Hi</h1>");
 await use("move_workspace_file", { workspace: kind, from: "index.html", to: "pages/index.html" }, "revision 2");
-await use("move_workspace_file", { workspace: kind, from: "pages/index.html", to: "index.html" }, "revision 3");
 await use("run_sql", { workspace: kind, query: "create table orders (id int primary key)" }, "");
 await use("describe_tables", { workspace: kind }, "public.orders");
 await use("run_redis_command", { workspace: kind, command: ["PING"] }, "PONG");
