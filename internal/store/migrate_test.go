@@ -26,31 +26,39 @@ func openAt(t *testing.T, file string, version int64) *sql.DB {
 	return db
 }
 
-// TestEventsOfPagesAreRenamed opens a database of a node that called pages "ui".
-func TestEventsOfPagesAreRenamed(t *testing.T) {
-	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
-	old := openAt(t, file, 43)
-	add := func(seq int, kind, key string) string {
-		return fmt.Sprintf(`INSERT INTO events VALUES (%d, 'evt_%d', 'ann', 'ses_a', %d, '%s', 1, '', '', %s, '{}')`, seq, seq, seq-1, kind, key)
-	}
-	for _, q := range []string{
-		add(1, "session.created", "''"), add(2, "ui.acted", "'ui' || char(31) || 'k'"), add(3, "ui.done", "''"), add(4, "uid.x", "'ui-k'"),
-		`INSERT INTO webhooks (id, owner, name, url, types, format, secret, enabled, reason, created, updated)
-			VALUES ('whk_a', 'ann', 'a', 'https://example.com', '["ui.*","app.created"]', '', x'', 1, '', 1, 1)`,
-		`INSERT INTO event_totals SELECT owner, max(seq), count(*), ` + eventBytes + `, 0, 0 FROM events GROUP BY owner`,
-	} {
-		if _, err := old.ExecContext(ctx, q); err != nil {
-			t.Fatal(err)
+// upgrade runs statements in a database of an older engi, and opens it with this one.
+func upgrade(t *testing.T, version int64, statements ...string) *DB {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "engi.db")
+	old := openAt(t, file, version)
+	for _, q := range statements {
+		if _, err := old.ExecContext(t.Context(), q); err != nil {
+			t.Fatal(q, err)
 		}
 	}
 	if err := old.Close(); err != nil {
 		t.Fatal(err)
 	}
-	db, err := Open(ctx, file)
+	db, err := Open(t.Context(), file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// TestEventsOfPagesAreRenamed opens a database of a node that called pages "ui".
+func TestEventsOfPagesAreRenamed(t *testing.T) {
+	ctx := t.Context()
+	add := func(seq int, kind, key string) string {
+		return fmt.Sprintf(`INSERT INTO events VALUES (%d, 'evt_%d', 'ann', 'ses_a', %d, '%s', 1, '', '', %s, '{}')`, seq, seq, seq-1, kind, key)
+	}
+	db := upgrade(t, 43,
+		add(1, "session.created", "''"), add(2, "ui.acted", "'ui' || char(31) || 'k'"), add(3, "ui.done", "''"), add(4, "uid.x", "'ui-k'"),
+		`INSERT INTO webhooks (id, owner, name, url, types, format, secret, enabled, reason, created, updated)
+			VALUES ('whk_a', 'ann', 'a', 'https://example.com', '["ui.*","app.created"]', '', x'', 1, '', 1, 1)`,
+		`INSERT INTO event_totals SELECT owner, max(seq), count(*), `+eventBytes+`, 0, 0 FROM events GROUP BY owner`,
+	)
 	for q, want := range map[string]string{
 		`SELECT group_concat(type) FROM (SELECT type FROM events WHERE owner = 'ann' ORDER BY seq)`:    "session.created,page.acted,page.done,uid.x",
 		`SELECT replace(group_concat(idempotency), char(31), '|') FROM events WHERE idempotency <> ''`: "page|k,ui-k",
@@ -71,28 +79,15 @@ func TestEventsOfPagesAreRenamed(t *testing.T) {
 // TestTablesAreRenamed opens a database whose tables had the names library, workflow and
 // uis, and checks that their rows, indexes and triggers still work.
 func TestTablesAreRenamed(t *testing.T) {
-	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
-	old := openAt(t, file, 44)
-	for _, q := range []string{
+	ctx := t.Context()
+	db := upgrade(t, 44,
 		`INSERT INTO library_records VALUES (1, 'doc_a', 'd:ann', 'left-pad', 'a', 'Padding', 10, 0, '{}')`,
 		`INSERT INTO library_pieces VALUES (7, 1, 'h', '', '', 'pads a text on the left', '', NULL)`,
 		`INSERT INTO library_words (rowid, headings, body, names, places) VALUES (7, '', 'pads a text on the left', '', 'x')`,
 		`INSERT INTO workflow_runs VALUES (1, 'fnr_a', 'ann', 'f', 'evt_a', 'x', 't', 'completed', 1, '{}')`,
 		`INSERT INTO workflow_steps VALUES ('fnr_a', 'one', 0, '{}')`,
 		`INSERT INTO uis VALUES ('ses_a', 'ann', 1, 1, 0, 1, '{}', '<p>page</p>')`,
-	} {
-		if _, err := old.ExecContext(ctx, q); err != nil {
-			t.Fatal(q, err)
-		}
-	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := Open(ctx, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	)
 	if _, err := db.exec(ctx, `INSERT INTO docs VALUES (2, 'doc_b', 'd:ann', 'left-pad', 'b', 'More', 5, 0, '{}')`); err != nil {
 		t.Fatal(err)
 	}
@@ -113,24 +108,11 @@ func TestTablesAreRenamed(t *testing.T) {
 
 // TestFingerprintsMatchAnyRequest opens a database with a run whose fingerprint was computed in another way.
 func TestFingerprintsMatchAnyRequest(t *testing.T) {
-	file, ctx := filepath.Join(t.TempDir(), "engi.db"), t.Context()
-	old := openAt(t, file, 46)
-	for _, q := range []string{
+	ctx := t.Context()
+	db := upgrade(t, 46,
 		`INSERT INTO agent_runs VALUES (1, 'run_a', 'ann', 'run_a', 'running', 1, 0, 'k', '{"fingerprint":"00ff","agent":"coder"}')`,
 		`INSERT INTO agent_runs VALUES (2, 'run_b', 'ann', 'run_b', 'running', 1, 0, '', '{"fingerprint":"00ff"}')`,
-	} {
-		if _, err := old.ExecContext(ctx, q); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := old.Close(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := Open(ctx, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
+	)
 	for id, want := range map[string]string{"run_a": `{"fingerprint":"","agent":"coder"}`, "run_b": `{"fingerprint":"00ff"}`} {
 		var got string
 		if err := db.read.QueryRowContext(ctx, `SELECT detail FROM agent_runs WHERE id = ?`, id).Scan(&got); err != nil || got != want {
