@@ -67,7 +67,19 @@ func (s *Service) Write(ctx context.Context, spec engi.WriteSpec) (_ engi.Worksp
 	if len(spec.Files) == 0 {
 		return engi.WorkspaceRevision{}, engi.Errorf(engi.Invalid, "there are no files to write")
 	}
-	r, release, err := s.hold(ctx, spec.Viewer, spec.Workspace, engi.RoleEditor)
+	rev := engi.WorkspaceRevision{Message: spec.Message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))}
+	return s.edit(ctx, spec.Viewer, spec.Workspace, spec.Base, rev, func(last repo.Version) (repo.Files, []repo.Object, []engi.WorkspaceFile, error) {
+		next, objects, err := put(last, spec.Files)
+		return next, objects, spec.Files, err
+	})
+}
+
+// edit records a revision with the files that alter returns and with new objects for them. If base is not 0, the
+// edited files must be as they were in revision base.
+func (s *Service) edit(ctx context.Context, viewer engi.Viewer, workspace string, base int64, rev engi.WorkspaceRevision,
+	alter func(last repo.Version) (next repo.Files, objects []repo.Object, edited []engi.WorkspaceFile, err error),
+) (engi.WorkspaceRevision, error) {
+	r, release, err := s.hold(ctx, viewer, workspace, engi.RoleEditor)
 	if err != nil {
 		return engi.WorkspaceRevision{}, err
 	}
@@ -77,16 +89,16 @@ func (s *Service) Write(ctx context.Context, spec engi.WriteSpec) (_ engi.Worksp
 		return engi.WorkspaceRevision{}, err
 	}
 	defer u.leave()
-	next, objects, err := put(u.last, spec.Files)
+	next, objects, edited, err := alter(u.last)
 	if err != nil {
 		return engi.WorkspaceRevision{}, err
 	}
-	if spec.Base != 0 {
-		if err := s.unchanged(ctx, u, spec.Files, spec.Base); err != nil {
+	if base != 0 {
+		if err := s.unchanged(ctx, u, edited, base); err != nil {
 			return engi.WorkspaceRevision{}, err
 		}
 	}
-	return s.change(ctx, u, next, objects, engi.WorkspaceRevision{Message: spec.Message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))})
+	return s.change(ctx, u, next, objects, rev)
 }
 
 // Move implements [engi.Workspaces].
@@ -97,27 +109,12 @@ func (s *Service) Move(ctx context.Context, spec engi.MoveSpec) (_ engi.Workspac
 			return engi.WorkspaceRevision{}, err
 		}
 	}
-	r, release, err := s.hold(ctx, spec.Viewer, spec.Workspace, engi.RoleEditor)
-	if err != nil {
-		return engi.WorkspaceRevision{}, err
-	}
-	defer release()
-	u, err := s.use(ctx, r, true)
-	if err != nil {
-		return engi.WorkspaceRevision{}, err
-	}
-	defer u.leave()
-	next, moved, err := move(u.last.Files, spec.From, spec.To)
-	if err != nil {
-		return engi.WorkspaceRevision{}, err
-	}
-	if spec.Base != 0 {
-		if err := s.unchanged(ctx, u, moved, spec.Base); err != nil {
-			return engi.WorkspaceRevision{}, err
-		}
-	}
 	message := cmp.Or(spec.Message, fmt.Sprintf("Move %s to %s", spec.From, spec.To))
-	return s.change(ctx, u, next, nil, engi.WorkspaceRevision{Message: message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))})
+	rev := engi.WorkspaceRevision{Message: message, Actor: cmp.Or(spec.Actor, engi.ActorOf(ctx))}
+	return s.edit(ctx, spec.Viewer, spec.Workspace, spec.Base, rev, func(last repo.Version) (repo.Files, []repo.Object, []engi.WorkspaceFile, error) {
+		next, moved, err := move(last.Files, spec.From, spec.To)
+		return next, nil, moved, err
+	})
 }
 
 // within reports whether a path is dir itself or below it.
@@ -224,7 +221,7 @@ func (s *Service) change(ctx context.Context, u *use, next repo.Files, objects [
 	before := u.last.Files
 	if len(before.Changes(next)) == 0 {
 		if u.rec.Revision == 0 {
-			return rev, engi.Errorf(engi.Invalid, "the text changes no file, and the app has no revision yet")
+			return rev, engi.Errorf(engi.Invalid, "no file changes, and the workspace has no revision yet")
 		}
 		return s.opt.Store.Revision(ctx, u.rec.ID, u.rec.Revision)
 	}
