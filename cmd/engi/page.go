@@ -108,7 +108,7 @@ func (u *pageWatch) Run(ctx context.Context, g *globals) error {
 		}
 		defer r.Close()
 		if _, err := io.Copy(g.out, r); err != nil && ctx.Err() == nil {
-			return engi.Errorf(engi.Unavailable, "the stream broke: %v", err).WithRemedy("watch the object again")
+			return engi.Errorf(engi.Unavailable, "the stream broke: %v", err).WithRemedy("watch the page again")
 		}
 		return nil
 	})

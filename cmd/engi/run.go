@@ -99,7 +99,7 @@ func (r *runCommand) request(g *globals) (v1.ExecutionRequest, error) {
 		}}
 	switch {
 	case r.Code == "" && r.Program == "":
-		return v1.ExecutionRequest{}, engi.Errorf(engi.Invalid, "the program is empty").WithRemedy("name a file, give code with -c, or - to read it from standard input")
+		return v1.ExecutionRequest{}, engi.Errorf(engi.Invalid, "no program is given").WithRemedy("name a file, give code with -c, or - to read it from standard input")
 	case r.Program == "-":
 		code, err := g.readStdin(maxInput)
 		if err != nil {

@@ -69,7 +69,7 @@ func (s *sandboxExec) Run(ctx context.Context, g *globals) error {
 	case s.Code != "":
 		q.Args, q.Command = append([]string{"/bin/sh", "-c", s.Code, "sh"}, s.Command...), ""
 	case len(s.Command) == 0:
-		return engi.Errorf(engi.Invalid, "the program is empty").WithRemedy("name a program after --, or give a line with -c")
+		return engi.Errorf(engi.Invalid, "no program is given").WithRemedy("name a program after --, or give a line with -c")
 	}
 	return g.atServer(ctx, func(d *connection) error {
 		if s.Terminal && !s.Detach {

@@ -119,11 +119,11 @@ func (j *scriptCommand) program() (string, error) {
 	case j.APIs:
 		return "", nil
 	case j.Code != "" && j.File != "":
-		return "", engi.Errorf(engi.Invalid, "both a file and -c are given").WithRemedy("set one of them")
+		return "", engi.Errorf(engi.Invalid, "both a file and -c are given").WithRemedy("give only one of them")
 	case j.Code != "":
 		return j.Code, nil
 	case j.File == "":
-		return "", engi.Errorf(engi.Invalid, "the program is empty").WithRemedy("name a file, or give the program with -c")
+		return "", engi.Errorf(engi.Invalid, "no program is given").WithRemedy("name a file, or give the program with -c")
 	}
 	in := os.Stdin
 	if j.File != "-" {

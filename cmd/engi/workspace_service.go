@@ -623,7 +623,7 @@ func (w *workspaceRedis) Run(ctx context.Context, g *globals) error {
 		}
 	})
 	if err == nil && refused {
-		return engi.Errorf(engi.Invalid, "redis has refused the command").WithRemedy("correct the request as the reply describes")
+		return engi.Errorf(engi.Invalid, "redis has refused the command").WithRemedy("correct the command as the reply describes")
 	}
 	return err
 }

@@ -43,7 +43,7 @@ func userText(parts []engi.ContextPart, input string) string {
 
 func checkContext(parts []engi.ContextPart) (size int, err error) {
 	if len(parts) > maxParts {
-		return 0, engi.Errorf(engi.Invalid, "%d parts of context, %d at most", len(parts), maxParts).WithRemedy("combine some of the rules")
+		return 0, engi.Errorf(engi.Invalid, "%d parts of context, %d at most", len(parts), maxParts).WithRemedy("combine some of the parts")
 	}
 	for i, p := range parts {
 		if n := utf8.RuneCountInString(p.Name); n == 0 || n > 64 || p.Name == "NOW" ||

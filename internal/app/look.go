@@ -78,7 +78,7 @@ func (s *Service) Screenshot(ctx context.Context, spec engi.ScreenshotSpec) (ima
 		}
 		return s.browse(ctx, u, spec.Width, spec.Height, func(ctx context.Context, b *browser) error {
 			if up, err := b.show(ctx, to.RequestURI()); err != nil || !up {
-				return cmp.Or(err, error(engi.Errorf(engi.Unavailable, "the page does not come up").WithRemedy("check the app: one of its commands does not end")))
+				return cmp.Or(err, error(engi.Errorf(engi.Unavailable, "the page does not come up").WithRemedy("check the app: one of its scripts may not end")))
 			}
 			if image, err = b.picture(ctx); err != nil {
 				return err

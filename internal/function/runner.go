@@ -207,7 +207,7 @@ func (r *Runner) Replay(ctx context.Context, viewer engi.Viewer, id engi.EventID
 	if function != "" {
 		functions = slices.DeleteFunc(functions, func(f Function) bool { return f.Name != function })
 		if len(functions) == 0 {
-			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all waiting functions")
+			return engi.Event{}, nil, engi.Errorf(engi.NotFound, "no function %.140q is bound to event %s", function, old.Type).WithRemedy("leave the function out to run all functions of the event")
 		}
 	}
 	return r.send(ctx, engi.EventSpec{Owner: old.Owner, Type: old.Type, Data: old.Data, Replay: old.ID}, functions)

@@ -112,7 +112,7 @@ func withinQuota(ctx context.Context, t *tx, r docs.Record, quota docs.Quota) er
 		return engi.Errorf(engi.Exhausted, "there are already %d, which is the limit", n).WithRemedy("remove some, or ask the operator for a higher limit")
 	}
 	if quota.Bytes > 0 && bytes+r.Bytes > quota.Bytes {
-		return engi.Errorf(engi.Exhausted, "the files would have %d bytes in total; the limit is %d", bytes+r.Bytes, quota.Bytes).
+		return engi.Errorf(engi.Exhausted, "the documents would have %d bytes in total; the limit is %d", bytes+r.Bytes, quota.Bytes).
 			WithRemedy("remove some, or ask the operator for a higher limit")
 	}
 	return nil

@@ -31,7 +31,7 @@ func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p Place, id eng
 		return l, "", err
 	}
 	if len(all) >= MaxLinks {
-		return l, "", engi.Errorf(engi.Exhausted, "there are %d links to it already", len(all)).WithRemedy("remove some grants")
+		return l, "", engi.Errorf(engi.Exhausted, "there are %d links to it already", len(all)).WithRemedy("remove some links")
 	}
 	l.Terminal, l.Owner = t.ID, t.Owner
 	l.Created = time.Now().UTC().Truncate(time.Millisecond)

@@ -260,7 +260,7 @@ func (s *Service) greet(ctx context.Context, w Record, r ServiceRecord, k *serve
 	if err := s.opt.Sandboxes.Stop(ctx, engi.Everyone, r.Sandbox); err != nil {
 		return err
 	}
-	return engi.Errorf(engi.Unavailable, "its sandbox has reached the maximum lifetime").WithRemedy("the work starts again in another sandbox")
+	return engi.Errorf(engi.Unavailable, "its sandbox has reached the maximum lifetime").WithRemedy("the service starts again in another sandbox")
 }
 
 func (s *Service) awake() time.Duration { return cmp.Or(s.opt.MaxAwake, 24*time.Hour) }

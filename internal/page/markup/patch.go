@@ -299,7 +299,7 @@ func (c *change) move() error {
 		return invalid("use append, prepend, before or after", "%.40q is no place", m.Place)
 	}
 	if context == nil {
-		return invalid("use append or prepend", "the page has elements beside its body")
+		return invalid("use append or prepend", "no element can be beside the body")
 	}
 	for up := to; up != nil; up = up.Parent {
 		if up == n {

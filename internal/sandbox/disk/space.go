@@ -167,7 +167,7 @@ func measure(ctx context.Context, dir string) (int64, error) {
 		d := os.NewFile(uintptr(fd), dir)
 		defer d.Close()
 		if depth > maxDepth {
-			return engi.Errorf(engi.Exhausted, "directories are nested deeper than %d", maxDepth).WithRemedy("remove the packages that the template does not need")
+			return engi.Errorf(engi.Exhausted, "directories are nested deeper than %d", maxDepth).WithRemedy("remove the directories that the template does not need")
 		}
 		for {
 			if ctx.Err() != nil {

@@ -42,7 +42,7 @@ func (h *shared) checkNetwork(ctx context.Context, owner engi.Owner, p engi.Netw
 	}
 	if opens(p) {
 		return engi.Errorf(engi.Unsupported, "this node has no gateway for network mode %s", p.Mode).
-			WithRemedy("leave it out; 'engi doctor' shows what the node lacks")
+			WithRemedy("use network mode none; 'engi doctor' shows what the node lacks")
 	}
 	return nil
 }

@@ -88,7 +88,7 @@ func (e *executions) Wait(ctx context.Context, viewer engi.Viewer, id engi.Execu
 		case <-changed:
 		case <-ctx.Done():
 			return rec.Execution, engi.Errorf(engi.Expired, "wait for execution %s: %v", id, context.Cause(ctx)).
-				WithRemedy("the work continues: get the object again by its ID")
+				WithRemedy("the execution continues: get it again by its ID")
 		}
 	}
 }

@@ -74,5 +74,5 @@ func Negotiate(r *http.Request, offered ...Format) (Format, error) {
 	for _, f := range offered {
 		types = append(types, string(f))
 	}
-	return "", Errorf(http.StatusNotAcceptable, "accept "+strings.Join(types, " or "), "the type %.120q does not exist", accept)
+	return "", Errorf(http.StatusNotAcceptable, "accept "+strings.Join(types, " or "), "there is no answer of type %.120q", accept)
 }

@@ -202,7 +202,7 @@ func (in *attachTerminal) viewer(c *call) (terminal.Viewer, error) {
 		return v, err
 	}
 	if !slices.Contains(subprotocols(c.r), v1.TerminalProtocol) {
-		return v, engi.Errorf(engi.Invalid, "the client does not speak %s", v1.TerminalProtocol).WithRemedy("use the subprotocol named above")
+		return v, engi.Errorf(engi.Invalid, "the client does not speak %s", v1.TerminalProtocol).WithRemedy("request this subprotocol")
 	}
 	return v, nil
 }

@@ -247,7 +247,7 @@ func checkGrant(g engi.Grant) (sets string, _ *engi.Error) {
 		return "header " + strings.ToLower(g.Name), nil
 	case engi.GrantQuery:
 		if g.Name == "" || len(g.Name) > 256 || strings.ContainsFunc(g.Name, isControl) {
-			return "", bad("names no query parameter").WithRemedy("name the file, such as key")
+			return "", bad("names no query parameter").WithRemedy("name the parameter, such as key")
 		}
 		return "query parameter " + g.Name, nil
 	case engi.GrantBearer, engi.GrantBasic:
