@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/workspace"
@@ -222,7 +223,15 @@ func (w *where) shared(viewer engi.Viewer) {
 
 func (s workspaceStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (none workspace.Record, err error) {
 	var w where
-	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	// A name alone is never that of a workspace that somebody else shares: sharing one must not
+	// make it the target of commands that were meant for another.
+	if i := strings.LastIndexByte(idOrName, '/'); i >= 0 {
+		w.and(true, `(owner = ? AND name = ?)`, idOrName[:i], idOrName[i+1:])
+	} else if viewer == engi.Everyone {
+		w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+	} else {
+		w.and(true, `(id = ? OR name = ? AND owner = ?)`, idOrName, idOrName, string(viewer))
+	}
 	w.shared(viewer)
 	all, err := list(ctx, s.db.read, s.db.scanWorkspace, workspaceFrom+w.String()+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(viewer.Owner()))...)
 	switch {
@@ -231,7 +240,7 @@ func (s workspaceStore) Find(ctx context.Context, viewer engi.Viewer, idOrName s
 	case len(all) == 0:
 		return none, errNoWorkspace
 	case len(all) > 1 && all[0].Owner != viewer.Owner():
-		return none, engi.Errorf(engi.Conflict, "several owners have a workspace with this name").WithRemedy("use its ID")
+		return none, engi.Errorf(engi.Conflict, "several owners have a workspace with this name").WithRemedy("use OWNER/NAME, or its ID")
 	}
 	return all[0], nil
 }

@@ -36,7 +36,7 @@ func TestStaticPreview(t *testing.T) {
 		ctx := t.Context()
 		must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "a", Name: "x", Collaborators: []engi.Collaborator{{Owner: "ed", Role: engi.RoleEditor}}}))
 		show := func(viewer engi.Viewer, p engi.WorkspacePreview) error {
-			x, err := s.Change(ctx, viewer, "x", engi.WorkspaceChange{Preview: &p})
+			x, err := s.Change(ctx, viewer, "a/x", engi.WorkspaceChange{Preview: &p})
 			if err == nil && x.Preview != p {
 				t.Errorf("%+v, not %+v", x.Preview, p)
 			}

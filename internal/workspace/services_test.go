@@ -245,20 +245,20 @@ func TestServicesThatCannotBe(t *testing.T) {
 func TestServicesAndRoles(t *testing.T) {
 	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		ctx := t.Context()
-		if _, err := s.Change(ctx, "o", "shop", engi.WorkspaceChange{Collaborators: &[]engi.Collaborator{
+		if _, err := s.Change(ctx, "o", "o/shop", engi.WorkspaceChange{Collaborators: &[]engi.Collaborator{
 			{Owner: "viewer", Role: engi.RoleViewer}, {Owner: "reviewer", Role: engi.RoleReviewer}, {Owner: "editor", Role: engi.RoleEditor},
 		}}); err != nil {
 			t.Fatal(err)
 		}
 		for name, do := range map[string]func(who engi.Viewer) error{
 			"add": func(who engi.Viewer) error {
-				_, err := s.AddService(ctx, who, "shop", engi.ServiceSpec{Type: engi.ServiceRedis})
+				_, err := s.AddService(ctx, who, "o/shop", engi.ServiceSpec{Type: engi.ServiceRedis})
 				return err
 			},
-			"restart":    func(who engi.Viewer) error { _, err := s.RestartService(ctx, who, "shop", "db"); return err },
-			"connection": func(who engi.Viewer) error { _, err := s.Connection(ctx, who, "shop", "db"); return err },
-			"dial":       func(who engi.Viewer) error { _, err := s.Dial(ctx, who, "shop", "db"); return err },
-			"remove":     func(who engi.Viewer) error { return s.RemoveService(ctx, who, "shop", "db") },
+			"restart":    func(who engi.Viewer) error { _, err := s.RestartService(ctx, who, "o/shop", "db"); return err },
+			"connection": func(who engi.Viewer) error { _, err := s.Connection(ctx, who, "o/shop", "db"); return err },
+			"dial":       func(who engi.Viewer) error { _, err := s.Dial(ctx, who, "o/shop", "db"); return err },
+			"remove":     func(who engi.Viewer) error { return s.RemoveService(ctx, who, "o/shop", "db") },
 		} {
 			for who, want := range map[engi.Viewer]engi.Kind{"stranger": engi.NotFound, "": engi.NotFound, "viewer": engi.Denied, "reviewer": engi.Denied} {
 				if err := do(who); !engi.Is(err, want) {
@@ -266,16 +266,16 @@ func TestServicesAndRoles(t *testing.T) {
 				}
 			}
 		}
-		if _, err := s.ServiceLogs(ctx, "viewer", "shop", "db", 0); err != nil {
+		if _, err := s.ServiceLogs(ctx, "viewer", "o/shop", "db", 0); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.ServiceLogs(ctx, "stranger", "shop", "db", 0); !engi.Is(err, engi.NotFound) {
+		if _, err := s.ServiceLogs(ctx, "stranger", "o/shop", "db", 0); !engi.Is(err, engi.NotFound) {
 			t.Error(err)
 		}
-		if _, err := s.Connection(ctx, "editor", "shop", "db"); err != nil {
+		if _, err := s.Connection(ctx, "editor", "o/shop", "db"); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Dial(ctx, "editor", "shop", "db"); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "not exposed") {
+		if _, err := s.Dial(ctx, "editor", "o/shop", "db"); !engi.Is(err, engi.Conflict) || !strings.Contains(err.Error(), "not exposed") {
 			t.Error(err)
 		}
 	}, engi.ServiceSpec{Type: engi.ServiceRedis, Name: "db"})

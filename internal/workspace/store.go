@@ -70,8 +70,9 @@ type Store interface {
 	// Put adds a workspace, with its event and the changes that f makes with tx; f may be nil. It
 	// reports Conflict for a name or an idempotency key that the owner has already used.
 	Put(ctx context.Context, r Record, f func(tx Tx) error) error
-	// Find returns a workspace that owner owns or collaborates on, by ID or name, or NotFound.
-	// If several have the name, it returns the owner's own; without one, it reports Conflict.
+	// Find returns a workspace that viewer owns, by ID or name, or collaborates on, by ID or
+	// OWNER/NAME, or NotFound. Everyone finds them all; if several owners use the name and the node
+	// does not, Find reports Conflict.
 	Find(ctx context.Context, viewer engi.Viewer, idOrName string) (Record, error)
 	// ByIdempotencyKey returns the workspace created with an idempotency key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (Record, error)

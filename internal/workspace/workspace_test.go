@@ -157,7 +157,7 @@ func TestRoles(t *testing.T) {
 				must[engi.WorkspaceRevision](t)(s.Write(ctx, engi.WriteSpec{Viewer: "anna", Workspace: "lab", Files: []engi.WorkspaceFile{file("a", "2\n")}}))
 				name := string(x.ID)
 				if byName {
-					name = "lab"
+					name = "anna/lab"
 				}
 				err := op.do(s, who, name)
 				switch {

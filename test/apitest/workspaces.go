@@ -75,13 +75,13 @@ func (w *Workspaces) find(viewer engi.Viewer, name string, role engi.WorkspaceRo
 		has := engi.RoleOwner
 		if !viewer.Sees(x.Owner) {
 			i := slices.IndexFunc(x.Collaborators, func(c engi.Collaborator) bool { return c.Owner.Viewer() == viewer })
-			if i < 0 || string(x.ID) != name {
+			if i < 0 || x.Name == name {
 				continue
 			}
 			has = x.Collaborators[i].Role
 		}
 		switch {
-		case string(x.ID) != name && x.Name != name:
+		case string(x.ID) != name && x.Name != name && string(x.Owner)+"/"+x.Name != name:
 		case slices.Index(roles, has) < slices.Index(roles, role):
 			return nil, engi.Errorf(engi.Denied, "a %s of workspace %s may not do this", has, x.ID).WithRemedy("ask its owner for the role %s", role)
 		default:

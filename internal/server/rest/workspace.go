@@ -29,7 +29,7 @@ type workspaces struct {
 }
 
 type aWorkspace struct {
-	ID string `path:"id" maxLength:"128" doc:"ID or name of the workspace; workspaces of other owners are named by ID only"`
+	ID string `path:"id" maxLength:"128" doc:"ID or name of the workspace; those of other owners are named by ID or as OWNER/NAME"`
 }
 
 type workspaceAt struct {

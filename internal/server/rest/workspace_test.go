@@ -354,6 +354,16 @@ func TestRolesInWorkspaces(t *testing.T) {
 		if all := read[v1.List[v1.Workspace]](t, ask(t, w, "GET", "/v1/workspaces", "", as...), 200).Items; len(all) != 1 || shop != "/v1/workspaces/"+all[0].ID {
 			t.Errorf("%s sees %+v", role, all)
 		}
+		// Others find it with its owner's name, never by its name alone.
+		name := read[v1.Workspace](t, ask(t, w, "GET", shop, "", as...), 200).Name
+		for at, want := range map[string]int{"ann%2F" + name: 200, name: 404, "bob%2F" + name: 404} {
+			if role == "owner" && at == name {
+				want = 200
+			}
+			if rec := ask(t, w, "GET", "/v1/workspaces/"+at, "", as...); rec.Code != want {
+				t.Errorf("%s finds %s: %d, want %d", role, at, rec.Code, want)
+			}
+		}
 		tried := 0
 		for _, route := range w.Handler.Routes() {
 			const one = " /v1/workspaces/{id}"
