@@ -36,7 +36,7 @@ func (c *Client) SSHServer(ctx context.Context) (v1.SSHServer, error) {
 }
 
 // SSH opens a connection to the SSH server, for an SSH client. target is
-// a session or a sandbox; if it is empty, the name of the SSH user is the target. SSH requires
+// a session, a sandbox or a workspace; if it is empty, the name of the SSH user is the target. SSH requires
 // no SSH key, since the API key authenticates the connection. ctx limits the opening only.
 func (c *Client) SSH(ctx context.Context, target string) (net.Conn, error) {
 	return c.stream(ctx, "/v1/ssh", url.Values{"target": {target}})

@@ -92,7 +92,7 @@ type commands struct {
 	Template  templateCommand  `cmd:"" help:"Build and manage templates."`
 	Operation operationCommand `cmd:"" help:"Watch and cancel background work."`
 	Key       keyCommand       `cmd:"" name:"key" help:"Create, list and revoke API keys."`
-	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell or run a command in a session or sandbox over SSH."`
+	SSH       sshCommand       `cmd:"" name:"ssh" help:"Open a shell or run a command in a session, sandbox or workspace over SSH."`
 	SSHConfig sshConfigCommand `cmd:"" name:"ssh-config" help:"Configure ssh, scp, rsync, git and editors to find sessions and sandboxes."`
 	SSHKey    sshKeyCommand    `cmd:"" name:"ssh-key" help:"Add, list and delete public keys for SSH."`
 	TLS       tlsCommand       `cmd:"" name:"tls" help:"Create certificates for HTTPS."`

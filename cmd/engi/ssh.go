@@ -20,7 +20,7 @@ import (
 )
 
 type sshCommand struct {
-	Target  string   `arg:"" help:"ID or name of a session or sandbox." placeholder:"TARGET"`
+	Target  string   `arg:"" help:"ID or name of a session, sandbox or workspace." placeholder:"TARGET"`
 	Command []string `arg:"" optional:"" help:"Shell command, after --." placeholder:"COMMAND"`
 
 	Terminal bool `short:"t" name:"tty" help:"Run the program in a terminal."`

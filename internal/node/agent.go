@@ -58,7 +58,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 		return err
 	}
 	n.remote, err = remote.New(remote.Options{
-		Servers: servers, Sandboxes: n.services.Sandboxes, Sessions: n.services.Sessions, Version: n.version, Transport: c.MCP.Client().Transport, Log: n.log.With("component", "remote"),
+		Servers: servers, Sandboxes: n.services.Sandboxes, Places: n.services.Places(), Version: n.version, Transport: c.MCP.Client().Transport, Log: n.log.With("component", "remote"),
 	})
 	if err != nil || models == nil {
 		return err

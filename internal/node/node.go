@@ -44,6 +44,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/disk/snapshot"
 	"github.com/engi-dev/engi/internal/sandbox/disk/volume"
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/internal/sandbox/provider"
 	"github.com/engi-dev/engi/internal/sandbox/provider/gvisor"
 	"github.com/engi-dev/engi/internal/sandbox/script"
@@ -224,7 +225,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.ssh, err = ssh.Open(ssh.Options{
-		Settings: c.SSH, Store: store.SSHKeys(n.db), Callers: keys, Sessions: n.Sessions(), Sandboxes: n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(),
+		Settings: c.SSH, Store: store.SSHKeys(n.db), Callers: keys, Places: n.places(), Lifecycle: n.fleet.Lifecycle(),
 		Events: n.Events(), HostKey: filepath.Join(c.DataDir, "ssh_host_ed25519_key"), Log: n.log.With("component", "ssh"),
 	})
 	if err != nil {
@@ -243,6 +244,11 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		Pools: n.fleet, Sessions: n.Sessions(), Metrics: metrics, Tier: n.provider.Tier(), NotEnforced: notEnforced, Examine: func(ctx context.Context) ([]Check, error) { return Examine(ctx, c) },
 	})), tools)
 	return n, nil
+}
+
+// places returns the resolver of sessions, workspaces and sandboxes.
+func (n *Node) places() place.Resolver {
+	return place.Resolver{Sessions: n.Sessions(), Workspaces: n.Workspaces(), Sandboxes: n.workspaces.Shared(n.fleet.Sandboxes())}
 }
 
 // api returns the HTTP API, with one line for each resource.
@@ -264,7 +270,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Pages(n.Pages()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
-		rest.Terminals(terminal.New(terminal.Options{Sessions: n.Sessions(), Sandboxes: sandboxes, Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
+		rest.Terminals(terminal.New(terminal.Options{Places: n.places(), Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents()),
 		openai.Resource(n.Agents(), n.embedder, n.started),
 		anthropic.Resource(n.Agents()),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // Special offsets at which a viewer may begin.
@@ -49,7 +50,7 @@ type Attachment struct {
 
 // Attach lets a client watch a terminal, and type unless it is read-only. The
 // returned context is cancelled when the client's permission ends.
-func (m *Manager) Attach(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, v Viewer) (_ context.Context, _ *Attachment, err error) {
+func (m *Manager) Attach(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID, v Viewer) (_ context.Context, _ *Attachment, err error) {
 	defer engi.Annotate(&err, "attach to %.40s", id)
 	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // A Format is a version of asciicast, the format of asciinema.
@@ -23,7 +24,7 @@ const (
 )
 
 // Record writes the stored output of a terminal as a recording.
-func (m *Manager) Record(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, f Format, w func() io.Writer) (err error) {
+func (m *Manager) Record(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID, f Format, w func() io.Writer) (err error) {
 	defer engi.Annotate(&err, "record terminal %.40s", id)
 	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {

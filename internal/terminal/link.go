@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // secretPrefix is the prefix of the secrets of links.
@@ -15,7 +16,7 @@ const secretPrefix = "engi_link_"
 var errLink = engi.Errorf(engi.Anonymous, "the link has expired, was removed, or never existed").WithRemedy("ask for a new link")
 
 // Share creates a link, and returns its secret, which is not stored.
-func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
+func (m *Manager) Share(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID, l engi.TerminalLink, ttl time.Duration) (_ engi.TerminalLink, secret string, err error) {
 	defer engi.Annotate(&err, "share terminal %.40s", id)
 	if ttl < time.Second || ttl > LongestLink {
 		return l, "", engi.Errorf(engi.Invalid, "a link cannot be valid for %s", ttl).WithRemedy("choose a time between 1s and %s", LongestLink)
@@ -46,7 +47,7 @@ func hashOf(secret string) []byte {
 }
 
 // Links returns the links of a terminal that have not expired, newest first.
-func (m *Manager) Links(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (valid []engi.TerminalLink, err error) {
+func (m *Manager) Links(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID) (valid []engi.TerminalLink, err error) {
 	t, _, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func (m *Manager) Links(ctx context.Context, viewer engi.Viewer, p Place, id eng
 }
 
 // Unshare revokes a link and disconnects the viewers who used it.
-func (m *Manager) Unshare(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, link engi.TerminalLinkID) error {
+func (m *Manager) Unshare(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID, link engi.TerminalLinkID) error {
 	t, _, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return err
@@ -108,7 +109,7 @@ func (m *Manager) Follow(ctx context.Context, secret string, v Viewer) (context.
 	if v.Name == "" {
 		v.Name = "guest"
 	}
-	view, a, err := m.Attach(ctx, l.Owner.Viewer(), Place{Session: string(t.Session), Sandbox: t.Sandbox}, t.ID, v)
+	view, a, err := m.Attach(ctx, l.Owner.Viewer(), place.Place{Session: string(t.Session), Sandbox: t.Sandbox}, t.ID, v)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // Limits.
@@ -33,14 +34,6 @@ const (
 	// LongestLink is the maximum time for which a link may be valid.
 	LongestLink = 30 * 24 * time.Hour
 )
-
-// A Place is the location of a terminal: a session, or otherwise a sandbox.
-type Place struct {
-	Session string // ID or name
-	Sandbox engi.SandboxID
-}
-
-func (p Place) String() string { return cmp.Or(p.Session, string(p.Sandbox)) }
 
 // A Spec describes a new terminal. Zero fields mean the template's shell in its working
 // directory, 80 by 24.
@@ -75,10 +68,9 @@ type Store interface {
 	RemoveLink(ctx context.Context, terminal engi.TerminalID, id engi.TerminalLinkID) error
 }
 
-// Options configures a Manager. Sessions and Log may be nil.
+// Options configures a Manager. Log may be nil.
 type Options struct {
-	Sessions  engi.Sessions
-	Sandboxes engi.Sandboxes
+	Places    place.Resolver
 	Templates engi.Templates
 	Store     Store
 	Log       *slog.Logger
@@ -106,54 +98,8 @@ func New(o Options) *Manager {
 	return &Manager{o: o, rooms: map[engi.TerminalID]*hub{}, screens: engi.NewKeyedSemaphore[engi.Owner](1), emulators: make(chan struct{}, 2)}
 }
 
-// A located is a place with its record and the ID of its sandbox, which is empty if it has none.
-type located struct {
-	owner   engi.Owner
-	session engi.SessionID
-	sandbox engi.SandboxID
-	state   engi.State // state of the sandbox
-}
-
-func (m *Manager) locate(ctx context.Context, viewer engi.Viewer, p Place) (l located, err error) {
-	l.sandbox = p.Sandbox
-	if p.Session != "" {
-		if m.o.Sessions == nil {
-			return l, engi.Errorf(engi.Unsupported, "this node has no sessions").WithRemedy("use terminals of sandboxes")
-		}
-		s, err := m.o.Sessions.Get(ctx, viewer, p.Session)
-		if err != nil {
-			return l, err
-		}
-		if s.State == engi.SessionTerminated {
-			return l, engi.Errorf(engi.NotFound, "session %s has ended", s.ID).WithRemedy("create a new one")
-		}
-		l = located{owner: s.Owner, session: s.ID, sandbox: s.Sandbox}
-		if s.Sandbox == "" {
-			return l, nil
-		}
-	}
-	s, err := m.o.Sandboxes.Get(ctx, viewer, l.sandbox)
-	if p.Session != "" && engi.Is(err, engi.NotFound) {
-		l.sandbox = "" // the sandbox has just stopped
-		return l, nil
-	}
-	if err != nil {
-		return l, err
-	}
-	l.owner, l.state = s.Owner, s.State
-	return l, nil
-}
-
-// enter returns the guest of a place. It resumes or starts the sandbox.
-func (m *Manager) enter(ctx context.Context, l located) (engi.Guest, func(), error) {
-	if l.session != "" {
-		return m.o.Sessions.Enter(ctx, l.owner.Viewer(), string(l.session))
-	}
-	return m.o.Sandboxes.Enter(ctx, l.owner.Viewer(), l.sandbox)
-}
-
 // Create starts a terminal. Repeated calls with the same ID start only one.
-func (m *Manager) Create(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
+func (m *Manager) Create(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID, s Spec) (_ engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "create a terminal in %.140s", p)
 	if s.Size.Cols == 0 && s.Size.Rows == 0 {
 		s.Size = engi.TerminalSize{Cols: 80, Rows: 24}
@@ -164,23 +110,23 @@ func (m *Manager) Create(ctx context.Context, viewer engi.Viewer, p Place, id en
 	if s.Scrollback < 0 || s.Scrollback > MaxScrollback {
 		return engi.TerminalInfo{}, engi.Errorf(engi.Invalid, "a terminal cannot keep %d bytes", s.Scrollback).WithRemedy("choose at most %d", MaxScrollback)
 	}
-	l, err := m.locate(ctx, viewer, p)
+	l, err := m.o.Places.Find(ctx, viewer, p)
 	if err != nil {
 		return engi.TerminalInfo{}, err
 	}
-	g, release, err := m.enter(ctx, l)
+	g, release, err := m.o.Places.Enter(ctx, l.Owner.Viewer(), l.Place())
 	if err != nil {
 		return engi.TerminalInfo{}, err
 	}
 	defer release()
-	if l, err = m.locate(ctx, viewer, p); err != nil { // the session may have got its sandbox only now
+	if l, err = m.o.Places.Find(ctx, viewer, p); err != nil { // the session may have got its sandbox only now
 		return engi.TerminalInfo{}, err
 	}
-	if l.sandbox == "" {
+	if l.Sandbox == "" {
 		return engi.TerminalInfo{}, engi.Errorf(engi.Unavailable, "its sandbox has just stopped").WithRetry(engi.Retry{AfterMillis: 500})
 	}
 	t := engi.TerminalInfo{
-		ID: id, Owner: l.owner, Session: l.session, Sandbox: l.sandbox, Args: s.Args, Dir: s.Dir, Size: s.Size,
+		ID: id, Owner: l.Owner, Session: l.Session, Sandbox: l.Sandbox, Args: s.Args, Dir: s.Dir, Size: s.Size,
 		Created: time.Now().UTC().Truncate(time.Millisecond), Running: true,
 	}
 	if err := m.shell(ctx, &t, s); err != nil {
@@ -216,7 +162,7 @@ func (m *Manager) shell(ctx context.Context, t *engi.TerminalInfo, s Spec) error
 	if len(t.Args) > 0 && (t.Dir != "" || s.User != "") {
 		return nil
 	}
-	box, err := m.o.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
+	box, err := m.o.Places.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -267,11 +213,11 @@ func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []en
 	for _, t := range all {
 		known, ok := alive[t.Sandbox]
 		if !ok {
-			s, err := m.o.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
+			s, err := m.o.Places.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
 			if err != nil && !engi.Is(err, engi.NotFound) {
 				return nil, err
 			}
-			known = err == nil && !gone(s.State)
+			known = err == nil && !place.Found{State: s.State}.Ended()
 			alive[t.Sandbox] = known
 		}
 		if known {
@@ -283,8 +229,6 @@ func (m *Manager) prune(ctx context.Context, all []engi.TerminalInfo) (kept []en
 	return kept, nil
 }
 
-func gone(s engi.State) bool { return s == engi.Stopping || s == engi.Stopped }
-
 // CheckSize reports Invalid for a size that no terminal may have.
 func CheckSize(s engi.TerminalSize) error {
 	if s.Cols < 1 || s.Rows < 1 || s.Cols > MaxCols || s.Rows > MaxRows {
@@ -295,13 +239,13 @@ func CheckSize(s engi.TerminalSize) error {
 }
 
 // List returns the terminals of a place, newest first. It does not resume sandboxes.
-func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p Place) (_ []engi.TerminalInfo, err error) {
+func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p place.Place) (_ []engi.TerminalInfo, err error) {
 	defer engi.Annotate(&err, "list terminals of %.140s", p)
-	l, err := m.locate(ctx, viewer, p)
+	l, err := m.o.Places.Find(ctx, viewer, p)
 	if err != nil {
 		return nil, err
 	}
-	all, err := m.o.Store.List(ctx, l.owner.Viewer(), l.session, l.sandbox)
+	all, err := m.o.Store.List(ctx, l.Owner.Viewer(), l.Session, l.Sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -312,11 +256,11 @@ func (m *Manager) List(ctx context.Context, viewer engi.Viewer, p Place) (_ []en
 }
 
 // look adds the viewers, and whether the programs are running, if the sandbox is awake.
-func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) ([]engi.TerminalInfo, error) {
+func (m *Manager) look(ctx context.Context, l place.Found, all []engi.TerminalInfo) ([]engi.TerminalInfo, error) {
 	processes := map[string]engi.ProcessInfo{}
 	awake := false
-	if l.state == engi.Running && len(all) > 0 {
-		g, release, err := m.o.Sandboxes.Enter(ctx, l.owner.Viewer(), l.sandbox)
+	if l.State == engi.Running && len(all) > 0 {
+		g, release, err := m.o.Places.Sandboxes.Enter(ctx, l.Owner.Viewer(), l.Sandbox)
 		if err != nil {
 			return nil, err
 		}
@@ -342,19 +286,19 @@ func (m *Manager) look(ctx context.Context, l located, all []engi.TerminalInfo) 
 }
 
 // find returns a terminal of a place.
-func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (engi.TerminalInfo, located, error) {
-	l, err := m.locate(ctx, viewer, p)
+func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID) (engi.TerminalInfo, place.Found, error) {
+	l, err := m.o.Places.Find(ctx, viewer, p)
 	if err != nil {
 		return engi.TerminalInfo{}, l, err
 	}
-	t, err := m.o.Store.Find(ctx, l.owner.Viewer(), id)
+	t, err := m.o.Store.Find(ctx, l.Owner.Viewer(), id)
 	if err != nil {
 		return t, l, err
 	}
-	if p.Session != "" && t.Session != l.session || p.Session == "" && t.Sandbox != l.sandbox {
+	if p.Session != "" && t.Session != l.Session || p.Session == "" && t.Sandbox != l.Sandbox {
 		return engi.TerminalInfo{}, l, errNone
 	}
-	if t.Sandbox != l.sandbox || gone(l.state) {
+	if t.Sandbox != l.Sandbox || l.Ended() {
 		if err := m.o.Store.Remove(ctx, id, "its sandbox has ended"); err != nil {
 			return engi.TerminalInfo{}, l, err
 		}
@@ -366,7 +310,7 @@ func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p Place, id engi
 var errNone = engi.Errorf(engi.NotFound, "there is no such terminal").WithRemedy("'engi terminal list' shows the terminals of a session or sandbox")
 
 // Get returns a terminal.
-func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (engi.TerminalInfo, error) {
+func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID) (engi.TerminalInfo, error) {
 	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return t, err
@@ -379,13 +323,13 @@ func (m *Manager) Get(ctx context.Context, viewer engi.Viewer, p Place, id engi.
 }
 
 // End ends a terminal's program, and removes the terminal.
-func (m *Manager) End(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (err error) {
+func (m *Manager) End(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID) (err error) {
 	defer engi.Annotate(&err, "end terminal %.40s", id)
 	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {
 		return err
 	}
-	g, release, err := m.enter(ctx, l)
+	g, release, err := m.o.Places.Enter(ctx, l.Owner.Viewer(), l.Place())
 	if err != nil {
 		return err
 	}
@@ -405,8 +349,8 @@ func (m *Manager) End(ctx context.Context, viewer engi.Viewer, p Place, id engi.
 }
 
 // open returns the process of a terminal; the caller must release it.
-func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (engi.TerminalProcess, func(), error) {
-	g, release, err := m.enter(ctx, l)
+func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l place.Found) (engi.TerminalProcess, func(), error) {
+	g, release, err := m.o.Places.Enter(ctx, l.Owner.Viewer(), l.Place())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -427,7 +371,7 @@ func (m *Manager) open(ctx context.Context, t engi.TerminalInfo, l located) (eng
 }
 
 // Screen returns the current screen of a terminal.
-func (m *Manager) Screen(ctx context.Context, viewer engi.Viewer, p Place, id engi.TerminalID) (_ Screen, err error) {
+func (m *Manager) Screen(ctx context.Context, viewer engi.Viewer, p place.Place, id engi.TerminalID) (_ Screen, err error) {
 	defer engi.Annotate(&err, "screen of %.40s", id)
 	t, l, err := m.find(ctx, viewer, p, id)
 	if err != nil {

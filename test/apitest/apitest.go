@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/network/mirror"
 	"github.com/engi-dev/engi/internal/operation"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/internal/server/compat/anthropic"
 	"github.com/engi-dev/engi/internal/server/compat/openai"
 	"github.com/engi-dev/engi/internal/server/rest"
@@ -165,7 +166,7 @@ func New(change func(*Options)) *Fixture {
 		panic(err)
 	}
 	sshServer, err := ssh.Open(ssh.Options{
-		Settings: ssh.DefaultSettings(), Store: store.SSHKeys(w.db), Callers: w.Keys, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(),
+		Settings: ssh.DefaultSettings(), Store: store.SSHKeys(w.db), Callers: w.Keys, Places: place.Resolver{Sandboxes: w.Sandboxes}, Lifecycle: w.Sandboxes.Lifecycle(),
 		Events: store.Events(w.db), HostKey: filepath.Join(w.dir, "ssh"),
 	})
 	if err != nil {
@@ -184,7 +185,7 @@ func New(change func(*Options)) *Fixture {
 	}
 	w.Pages.Sessions, w.Executions.bounds = o.Sessions, o.Bounds
 	if o.Terminals == nil {
-		o.Terminals = terminal.New(terminal.Options{Sessions: o.Sessions, Sandboxes: o.Sandboxes, Templates: o.Templates, Store: store.Terminals(w.db)})
+		o.Terminals = terminal.New(terminal.Options{Places: place.Resolver{Sessions: o.Sessions, Sandboxes: o.Sandboxes}, Templates: o.Templates, Store: store.Terminals(w.db)})
 	}
 	w.Operations = operation.New(context.Background(), operation.Options{
 		Store: store.Operations(w.db), Dir: filepath.Join(w.dir, "operations"),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // A conn is an authenticated connection, which keeps its sandbox awake.
@@ -29,7 +30,7 @@ type conn struct {
 	active sync.WaitGroup             // open channels
 
 	mu       sync.Mutex // guards the fields below
-	target   target
+	target   place.Found
 	since    int64 // seq of the last event before the guest was entered; -1 until then
 	release  func()
 	channels int
@@ -38,7 +39,7 @@ type conn struct {
 // found is the result of an authentication, stored in [xssh.Permissions].
 type found struct {
 	key    engi.SSHKey
-	target target
+	target place.Found
 }
 
 type foundKey struct{}
@@ -87,7 +88,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 			if name == "" {
 				name = m.User()
 			}
-			t, err := s.find(ctx, who.Viewer, false, name)
+			t, err := s.o.Places.Named(ctx, who.Viewer, false, name)
 			if err != nil {
 				return nil, refusal(err)
 			}
@@ -106,7 +107,7 @@ func (s *Server) config(ctx context.Context, who *Caller) *xssh.ServerConfig {
 		if err := s.admitted(ctx, f.key.Owner); err != nil {
 			return nil, refusal(err)
 		}
-		t, err := s.find(ctx, f.key.Owner.Viewer(), true, m.User())
+		t, err := s.o.Places.Named(ctx, f.key.Owner.Viewer(), true, m.User())
 		if err != nil {
 			return nil, refusal(err)
 		}
@@ -276,10 +277,10 @@ func (c *conn) happened(e engi.Event) {
 			})
 		}
 	case e.Type == engi.EventSessionTerminated:
-		if e.Subject == string(t.session) {
-			c.end(engi.Errorf(engi.NotFound, "session %s has ended", t.session).WithRemedy("create another with 'engi session create'"))
+		if e.Subject == string(t.Session) {
+			c.end(engi.Errorf(engi.NotFound, "session %s has ended", t.Session).WithRemedy("create another with 'engi session create'"))
 		}
-	case entered && (e.Subject == string(t.session) || e.Subject == string(t.sandbox)):
+	case entered && (e.Subject == string(t.Session) || e.Subject == string(t.Sandbox)):
 		c.end(engi.Errorf(engi.Unavailable, "the sandbox sleeps or has ended (%s)", e.Type).WithRemedy("connect again: connecting wakes the sandbox if possible"))
 	}
 }
@@ -291,30 +292,22 @@ func (c *conn) enter() (engi.Guest, error) {
 	c.mu.Lock()
 	t := c.target
 	c.mu.Unlock()
-	var (
-		g       engi.Guest
-		release func()
-		err     error
-	)
-	if t.session != "" {
-		g, release, err = c.s.o.Sessions.Enter(engi.WithClient(ctx, "ssh", engi.ActorOf(ctx)), c.viewer, string(t.session))
-	} else {
-		g, release, err = c.s.o.Sandboxes.Enter(ctx, c.viewer, t.sandbox)
-		if engi.Is(err, engi.Conflict) && c.s.o.Lifecycle != nil {
-			// The sandbox is hibernated, and use alone does not wake it; a connection should.
-			if _, err = c.s.o.Lifecycle.Resume(ctx, c.viewer, t.sandbox, 0, false); err == nil {
-				g, release, err = c.s.o.Sandboxes.Enter(ctx, c.viewer, t.sandbox)
-			}
+	if t.Session != "" {
+		ctx = engi.WithClient(ctx, "ssh", engi.ActorOf(ctx))
+	}
+	g, release, err := c.s.o.Places.Enter(ctx, c.viewer, t.Place())
+	if engi.Is(err, engi.Conflict) && t.Place().Sandbox != "" && c.s.o.Lifecycle != nil {
+		// The sandbox is hibernated, and use alone does not wake it; a connection should.
+		if _, err = c.s.o.Lifecycle.Resume(ctx, c.viewer, t.Sandbox, 0, false); err == nil {
+			g, release, err = c.s.o.Places.Enter(ctx, c.viewer, t.Place())
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	since, err := c.s.o.Events.Last(ctx)
-	if err == nil && t.session != "" {
-		var x engi.Session
-		x, err = c.s.o.Sessions.Get(ctx, c.viewer, string(t.session))
-		t.sandbox = x.Sandbox
+	if err == nil {
+		t, err = c.s.o.Places.Find(ctx, c.viewer, t.Place()) // it may have got its sandbox only now
 	}
 	if err != nil {
 		release()

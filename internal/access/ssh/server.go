@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/clock"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 const (
@@ -60,8 +60,7 @@ type Options struct {
 	Settings
 	Store     Store
 	Callers   engi.Keys // API keys, which determine the rights of owners
-	Sessions  engi.Sessions
-	Sandboxes engi.Sandboxes
+	Places    place.Resolver
 	Lifecycle engi.Lifecycle
 	Events    engi.Events
 	HostKey   string // file of the host key, which is created if it is missing
@@ -70,7 +69,7 @@ type Options struct {
 	Handshake time.Duration // maximum time until a client is authenticated; 0 means 20 seconds
 }
 
-// A Server gives owners access to their sessions and sandboxes. It is safe for
+// A Server gives owners access to their sessions, workspaces and sandboxes. It is safe for
 // concurrent use.
 type Server struct {
 	*Keys
@@ -178,7 +177,7 @@ func (s *Server) accept(ctx context.Context) error {
 			_ = clock.Sleep(ctx, 100*time.Millisecond)
 			continue
 		}
-		from := place(nc.RemoteAddr())
+		from := network(nc.RemoteAddr())
 		if !s.begin(from) {
 			nc.Close()
 			continue
@@ -193,7 +192,7 @@ func (s *Server) accept(ctx context.Context) error {
 // A Caller is the owner of a connection that was authenticated elsewhere.
 type Caller struct {
 	Viewer engi.Viewer // whose objects the caller sees
-	Target string      // session or sandbox; empty means the name of the SSH user
+	Target string      // session, workspace or sandbox; empty means the name of the SSH user
 	Actor  string      // ID of the actor; see [engi.WithActor]
 }
 
@@ -208,8 +207,8 @@ func (s *Server) Serve(ctx context.Context, nc net.Conn, who Caller) error {
 	return nil
 }
 
-// place returns the address by which connections are counted. A network of 64 bits belongs to one host.
-func place(a net.Addr) netip.Addr {
+// network returns the address by which connections are counted. A network of 64 bits belongs to one host.
+func network(a net.Addr) netip.Addr {
 	at, err := netip.ParseAddrPort(a.String())
 	if err != nil {
 		return netip.Addr{}
@@ -292,53 +291,6 @@ func (s *Server) closeChannel(viewer engi.Viewer) {
 	if s.channels[viewer]--; s.channels[viewer] == 0 {
 		delete(s.channels, viewer)
 	}
-}
-
-// A target is the session or sandbox of a connection.
-type target struct {
-	session engi.SessionID // empty for a sandbox outside of sessions
-	sandbox engi.SandboxID // empty if the session has none yet
-}
-
-// nameLabel is the key of the sandbox metadata with the name for SSH.
-const nameLabel = "name"
-
-// find returns the session or sandbox of a name that viewer sees. With strict, it must belong to the
-// viewer; a session or sandbox that another owner shares with the viewer is then not found.
-func (s *Server) find(ctx context.Context, viewer engi.Viewer, strict bool, name string) (target, error) {
-	absent := engi.Errorf(engi.NotFound, "there is no session or sandbox %.80q", name).
-		WithRemedy("'engi session list' and 'engi sandbox list' show their names")
-	if id, err := engi.ParseSandboxID(name); err == nil {
-		b, err := s.o.Sandboxes.Get(ctx, viewer, id)
-		if engi.Is(err, engi.NotFound) || err == nil && (strict && b.Owner.Viewer() != viewer || b.State == engi.Stopping || b.State == engi.Stopped) {
-			return target{}, absent
-		}
-		return target{sandbox: id}, err
-	}
-	if s.o.Sessions != nil {
-		x, err := s.o.Sessions.Get(ctx, viewer, name)
-		if err == nil && (!strict || x.Owner.Viewer() == viewer) && x.State != engi.SessionTerminated {
-			return target{session: x.ID}, nil
-		}
-		if err != nil && !engi.Is(err, engi.NotFound) {
-			return target{}, err
-		}
-	}
-	if name == "" {
-		return target{}, absent
-	}
-	all, err := s.o.Sandboxes.List(ctx, viewer, engi.SandboxFilter{Metadata: map[string]string{nameLabel: name}, Owned: true, Limit: 100})
-	if err != nil {
-		return target{}, err
-	}
-	all = slices.DeleteFunc(all, func(b engi.Sandbox) bool { return strict && b.Owner.Viewer() != viewer })
-	switch len(all) {
-	case 0:
-		return target{}, absent
-	case 1:
-		return target{sandbox: all[0].ID}, nil
-	}
-	return target{}, engi.Errorf(engi.Conflict, "%d sandboxes have the name %.80q", len(all), name).WithRemedy("use an ID instead")
 }
 
 // admitted reports Denied unless an owner has a valid API key that may use

@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/access/key"
 	"github.com/engi-dev/engi/internal/access/ssh"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/test/apitest"
 )
@@ -90,8 +91,8 @@ func serve(t *testing.T, change func(*ssh.Options)) *fixture {
 	fx := &fixture{t: t, callers: key.New(store.Keys(db)), sandboxes: apitest.NewSandboxes(x), events: store.Events(db), entered: new(atomic.Int32)}
 	fx.sessions = &sessions{Sessions: &apitest.Sessions{}, in: fx.sandboxes, entered: fx.entered}
 	o := ssh.Options{
-		Settings: ssh.Settings{Listen: "127.0.0.1:0", Connections: 100}, Store: store.SSHKeys(db), Callers: fx.callers, Sessions: fx.sessions,
-		Sandboxes: fx.sandboxes, Lifecycle: fx.sandboxes.Lifecycle(), Events: fx.events, HostKey: filepath.Join(t.TempDir(), "key"),
+		Settings: ssh.Settings{Listen: "127.0.0.1:0", Connections: 100}, Store: store.SSHKeys(db), Callers: fx.callers,
+		Places: place.Resolver{Sessions: fx.sessions, Sandboxes: fx.sandboxes}, Lifecycle: fx.sandboxes.Lifecycle(), Events: fx.events, HostKey: filepath.Join(t.TempDir(), "key"),
 	}
 	if change != nil {
 		change(&o)
@@ -342,18 +343,18 @@ func TestWhoIsLetIn(t *testing.T) {
 	if _, _, err := fx.callers.Create(t.Context(), engi.Key{Owner: "bob", Scopes: []engi.Scope{engi.ScopeSandboxes}}); err != nil {
 		t.Fatal(err)
 	}
-	refused("the sandbox of somebody else", string(fx.box.ID), bob, "there is no session or sandbox")
-	refused("… by its name", "box", bob, "there is no session or sandbox")
-	refused("what never was", "nothing", fx.ann, "there is no session or sandbox")
-	refused("nothing", "", fx.ann, "there is no session or sandbox")
-	refused("a name that moves the cursor", "a\x1b[2J", fx.ann, "there is no session or sandbox")
+	refused("the sandbox of somebody else", string(fx.box.ID), bob, "there is no session, workspace or sandbox")
+	refused("… by its name", "box", bob, "there is no session, workspace or sandbox")
+	refused("what never was", "nothing", fx.ann, "there is no session, workspace or sandbox")
+	refused("nothing", "", fx.ann, "there is no session, workspace or sandbox")
+	refused("a name that moves the cursor", "a\x1b[2J", fx.ann, "there is no session, workspace or sandbox")
 	// The node's own key leads to the node's own sandboxes, not to everybody's.
 	if _, _, err := fx.callers.Create(t.Context(), engi.Key{Admin: true}); err != nil {
 		t.Fatal(err)
 	}
 	node, _ := fx.add("")
-	refused("somebody's sandbox with the node's key", string(fx.box.ID), node, "there is no session or sandbox")
-	refused("… by its name", "box", node, "there is no session or sandbox")
+	refused("somebody's sandbox with the node's key", string(fx.box.ID), node, "there is no session, workspace or sandbox")
+	refused("… by its name", "box", node, "there is no session, workspace or sandbox")
 	if _, err := fx.sandboxes.Create(t.Context(), engi.SandboxSpec{Owner: "ann", Metadata: map[string]string{"name": "box"}}); err != nil {
 		t.Fatal(err)
 	}
@@ -498,6 +499,31 @@ func TestSleepingSandboxesWake(t *testing.T) {
 	if out, err := fx.session(fx.dial("box")).Output("echo awake"); err != nil || string(out) != "awake\n" {
 		t.Errorf("%q %v", out, err)
 	}
+}
+
+// TestWorkspaces connects to the sandbox of a workspace, which starts with the first connection.
+func TestWorkspaces(t *testing.T) {
+	var all *apitest.Workspaces
+	fx := serve(t, func(o *ssh.Options) {
+		all = &apitest.Workspaces{Sandboxes: o.Places.Sandboxes.(*apitest.Sandboxes)}
+		o.Places.Workspaces = all
+	})
+	if _, err := all.Create(t.Context(), engi.WorkspaceSpec{Owner: "ann", Name: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	c := fx.dial("shop")
+	if out, err := fx.session(c).Output("echo here"); err != nil || string(out) != "here\n" {
+		t.Errorf("%q %v", out, err)
+	}
+	w, err := all.Get(t.Context(), "ann", "shop")
+	if err != nil || w.State != engi.WorkspaceRunning {
+		t.Fatalf("%+v %v", w, err)
+	}
+	// The connection ends with the sandbox.
+	if _, err := fx.events.Append(t.Context(), engi.EventSpec{Owner: "ann", Subject: string(w.Sandbox), Type: engi.EventSandboxPrefix + string(engi.Stopped)}); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, c)
 }
 
 // TestFailuresAreTold holds that a client learns why it has no sandbox, and what to do.
@@ -740,7 +766,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	for _, viewer := range []engi.Viewer{"bob", ""} {
-		if _, said, err := connect(ctx, "box", ssh.Caller{Viewer: viewer}); err == nil || !strings.Contains(said, "there is no session or sandbox") {
+		if _, said, err := connect(ctx, "box", ssh.Caller{Viewer: viewer}); err == nil || !strings.Contains(said, "there is no session, workspace or sandbox") {
 			t.Errorf("somebody else, %q: %v %q", viewer, err, said)
 		}
 	}

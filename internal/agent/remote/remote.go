@@ -19,6 +19,7 @@ import (
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // A Server configures an MCP server. It has either a URL or a Command.
@@ -40,8 +41,8 @@ type Server struct {
 // Options configures a Remote.
 type Options struct {
 	Servers   []Server
-	Sandboxes engi.Sandboxes
-	Sessions  engi.Sessions     // nil if the node has no sessions
+	Sandboxes engi.Sandboxes    // has the servers' own sandboxes
+	Places    place.Resolver    // finds the places in which runs work
 	Transport http.RoundTripper // transport to servers on the network; nil means the default
 	Version   string            // version of this build, sent to servers
 	Log       *slog.Logger      // nil discards

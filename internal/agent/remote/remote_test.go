@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/agent/remote"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/test/apitest"
 )
 
@@ -49,7 +50,7 @@ func open(t *testing.T, servers ...remote.Server) *fixture {
 	b := &fixture{services: apitest.New(nil), logs: &bytes.Buffer{}, env: tool.Env{Owner: "ann", Run: engi.NewRunID()}}
 	t.Cleanup(b.services.Close)
 	var err error
-	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.services.Sandboxes, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
+	b.Remote, err = remote.New(remote.Options{Servers: servers, Sandboxes: b.services.Sandboxes, Places: place.Resolver{Sandboxes: b.services.Sandboxes}, Version: "1", Log: slog.New(slog.NewTextHandler(b.logs, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +211,7 @@ func TestOwnSandbox(t *testing.T) {
 		t.Errorf("%+v, %d sandboxes", r, b.sandboxes(t))
 	}
 	// After a crash, the sandbox that is left from the same run is stopped.
-	second, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.services.Sandboxes})
+	second, err := remote.New(remote.Options{Servers: []remote.Server{s}, Sandboxes: b.services.Sandboxes, Places: place.Resolver{Sandboxes: b.services.Sandboxes}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/clip"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // A session is the use of one server by one run. It connects for the first
@@ -154,29 +155,22 @@ func (s *session) transport(ctx context.Context) (t sdk.Transport, stderr func()
 // enterGuest enters the sandbox of the server's program, and creates the sandbox if
 // the server has its own.
 func (s *session) enterGuest(ctx context.Context) (engi.Guest, error) {
-	id, opt := s.env.Sandbox, s.source.opt
-	switch {
-	case s.source.server.InRunSandbox && s.env.Session != "" && opt.Sessions != nil:
-		g, release, err := opt.Sessions.Enter(ctx, s.env.Owner.Viewer(), s.env.Session)
+	opt, at := s.source.opt, s.env.Place()
+	if !s.source.server.InRunSandbox {
+		if opt.Sandboxes == nil {
+			return nil, engi.Errorf(engi.Unsupported, "this node has no sandbox for it")
+		}
+		id, err := s.createSandbox(ctx)
 		if err != nil {
 			return nil, err
 		}
+		at = place.Place{Sandbox: id}
+	}
+	g, release, err := opt.Places.Enter(ctx, s.env.Owner.Viewer(), at)
+	if err == nil {
 		s.cleanups = append(s.cleanups, release)
-		return g, nil
-	case opt.Sandboxes == nil || s.source.server.InRunSandbox && id == "":
-		return nil, engi.Errorf(engi.Unsupported, "this run has no sandbox for it")
-	case !s.source.server.InRunSandbox:
-		var err error
-		if id, err = s.createSandbox(ctx); err != nil {
-			return nil, err
-		}
 	}
-	g, release, err := opt.Sandboxes.Enter(ctx, s.env.Owner.Viewer(), id)
-	if err != nil {
-		return nil, err
-	}
-	s.cleanups = append(s.cleanups, release)
-	return g, nil
+	return g, err
 }
 
 // Metadata of a server's own sandbox, by which it is found after a crash.

@@ -19,6 +19,7 @@ import (
 
 	"github.com/engi-dev/engi/internal/agent/llm"
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 )
 
 // A Tool is a function that models can call. It is safe for concurrent use.
@@ -67,11 +68,22 @@ type Env struct {
 	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
 
+// Place returns where the run works: in its session, otherwise its workspace, otherwise its sandbox.
+func (e Env) Place() place.Place {
+	switch {
+	case e.Session != "":
+		return place.Place{Session: e.Session}
+	case e.Workspace != "":
+		return place.Place{Workspace: e.Workspace}
+	}
+	return place.Place{Sandbox: e.Sandbox}
+}
+
 // Has reports whether e satisfies n.
 func (e Env) Has(n Need) bool {
 	switch n {
 	case NeedGuest:
-		return e.Sandbox != "" || e.Session != "" || e.Workspace != ""
+		return e.Place() != place.Place{}
 	case NeedSession:
 		return e.Session != ""
 	}
@@ -255,35 +267,24 @@ type Services struct {
 	Fetch func(owner engi.Owner) http.RoundTripper
 }
 
+// Places returns the resolver of the places in which runs work.
+func (s Services) Places() place.Resolver {
+	return place.Resolver{Sessions: s.Sessions, Workspaces: s.Workspaces, Sandboxes: s.Sandboxes}
+}
+
 // CheckTarget reports NotFound for a sandbox, session or workspace that its owner does not
-// have, Denied for a workspace that the owner may only read, and Unsupported for a session on
-// a node without sessions.
+// have, Denied for a workspace that the owner may only read, and Unsupported for one that this
+// node does not have.
 func (s Services) CheckTarget(ctx context.Context, e Env) error {
-	if e.Sandbox != "" {
-		if _, err := s.Sandboxes.Get(ctx, e.Owner.Viewer(), e.Sandbox); err != nil {
+	for _, p := range []place.Place{{Sandbox: e.Sandbox}, {Workspace: e.Workspace}, {Session: e.Session}} {
+		if p == (place.Place{}) {
+			continue
+		}
+		if _, err := s.Places().Find(ctx, e.Owner.Viewer(), p); err != nil {
 			return err
 		}
 	}
-	if e.Workspace != "" {
-		if s.Workspaces == nil {
-			return engi.Errorf(engi.Unsupported, "this node has no workspaces")
-		}
-		x, err := s.workspace(ctx, &Call{Env: e}, "")
-		if err == nil {
-			err = x.Allow(e.Owner.Viewer(), engi.RoleEditor)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if e.Session == "" {
-		return nil
-	}
-	if s.Sessions == nil {
-		return engi.Errorf(engi.Unsupported, "agents of this node do not work in sessions").WithRemedy("the operator adds a section [sandbox] to the configuration")
-	}
-	_, err := s.Sessions.Get(ctx, e.Owner.Viewer(), e.Session)
-	return err
+	return nil
 }
 
 // A Source has tools that are listed when a run starts, such as those of an
@@ -299,34 +300,7 @@ type Source interface {
 
 // enterGuest returns the guest of the session, workspace or sandbox of c.
 func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), error) {
-	switch {
-	case c.Session != "" && s.Sessions != nil:
-		return s.Sessions.Enter(ctx, c.Owner.Viewer(), c.Session)
-	case c.Workspace != "" && s.Workspaces != nil && s.Sandboxes != nil:
-		return s.enterWorkspace(ctx, c)
-	case c.Sandbox != "" && s.Sandboxes != nil:
-		return s.Sandboxes.Enter(ctx, c.Owner.Viewer(), c.Sandbox)
-	}
-	return nil, nil, engi.Errorf(engi.Unsupported, "this run has no sandbox")
-}
-
-// enterWorkspace returns the guest of the sandbox of a workspace, and starts the sandbox if it
-// is not running.
-func (s Services) enterWorkspace(ctx context.Context, c *Call) (engi.Guest, func(), error) {
-	x, err := s.workspace(ctx, c, "")
-	if err != nil {
-		return nil, nil, err
-	}
-	if x.State == engi.WorkspaceRunning && x.Sandbox != "" {
-		g, release, err := s.Sandboxes.Enter(ctx, c.Owner.Viewer(), x.Sandbox)
-		if !engi.Is(err, engi.NotFound) {
-			return g, release, err
-		}
-	}
-	if x, err = s.Workspaces.Start(ctx, c.Owner.Viewer(), string(x.ID)); err != nil {
-		return nil, nil, err
-	}
-	return s.Sandboxes.Enter(ctx, c.Owner.Viewer(), x.Sandbox)
+	return s.Places().Enter(ctx, c.Owner.Viewer(), c.Place())
 }
 
 // Builtin returns the built-in tools whose services s has.

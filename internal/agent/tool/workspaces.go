@@ -174,20 +174,7 @@ func (s Services) workspace(ctx context.Context, c *Call, name string) (engi.Wor
 	if name = cmp.Or(name, c.Workspace); name == "" {
 		return engi.Workspace{}, engi.Errorf(engi.Invalid, "no workspace is named").WithRemedy("name one")
 	}
-	x, err := s.Workspaces.Get(ctx, c.Owner.Viewer(), name)
-	if !engi.Is(err, engi.NotFound) {
-		return x, err
-	}
-	all, listed := s.Workspaces.List(ctx, c.Owner.Viewer(), engi.Paging{})
-	if listed != nil {
-		return x, listed
-	}
-	for _, x := range all {
-		if nameOf(x, c.Owner) == name {
-			return x, nil
-		}
-	}
-	return x, err
+	return s.Workspaces.Get(ctx, c.Owner.Viewer(), name)
 }
 
 // nameOf returns the name by which the tools of owner call a workspace.

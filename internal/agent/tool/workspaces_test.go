@@ -113,7 +113,7 @@ func TestWorkspaces(t *testing.T) {
 		{here, "read_workspace", `{}`, true, "workspace shop from base is running, revision 3\nservice"},
 		{here, "run_sql", `{"query":"select 42 as n"}`, false, "[42]"},
 		{here, "read_workspace", `{"workspace":"none"}`, true, "no workspace"},
-		{here, "read_workspace", `{"workspace":"ann/shop"}`, true, "no workspace"},
+		{here, "read_workspace", `{"workspace":"ann/shop"}`, true, "workspace shop from base is running"},
 		{tool.Env{Owner: "ann"}, "read_workspace", `{}`, true, "no workspace is named"},
 		{tool.Env{Owner: "carl"}, "read_workspace", `{"workspace":"ann/shop"}`, true, "workspace ann/shop from base is running"},
 		{tool.Env{Owner: "carl"}, "read_workspace", `{"workspace":"shop"}`, true, "no workspace"},

@@ -12,6 +12,7 @@ import (
 	"github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/idempotency"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/internal/server/guesthttp"
 	"github.com/engi-dev/engi/internal/terminal"
 )
@@ -69,15 +70,15 @@ func Terminals(service *terminal.Manager) Resource {
 			}, t.create),
 			list(Route{Pattern: "GET " + path, ID: "list-" + noun + "-terminals", Summary: "List terminals of a " + noun, Text: "The newest come first. This does not resume a sandbox.", Access: look},
 				func(c *call, in *aPlace) ([]engi.TerminalInfo, error) {
-					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.viewer(), p) })
+					return on(c, in.Place, func(p place.Place) ([]engi.TerminalInfo, error) { return t.List(c, c.viewer(), p) })
 				}, terminalOf),
 			fetch(Route{Pattern: "GET " + one, ID: "get-" + noun + "-terminal", Summary: "Get a terminal of a " + noun, Access: look},
 				func(c *call, in *aTerminal) (v1.Terminal, error) {
-					return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.viewer(), p, in.ID)) })
+					return on(c, in.Place, func(p place.Place) (v1.Terminal, error) { return to(terminalOf)(t.Get(c, c.viewer(), p, in.ID)) })
 				}),
 			act(Route{Pattern: "DELETE " + one, ID: "end-" + noun + "-terminal", Summary: "End a terminal of a " + noun, Access: change},
 				func(c *call, in *aTerminal, _ none) error {
-					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.End(c, c.viewer(), p, in.ID) })
+					_, err := on(c, in.Place, func(p place.Place) (none, error) { return none{}, t.End(c, c.viewer(), p, in.ID) })
 					return err
 				}),
 			raw(Route{
@@ -90,7 +91,7 @@ func Terminals(service *terminal.Manager) Resource {
 				Pattern: "GET " + one + "/screen", ID: "get-" + noun + "-terminal-screen", Summary: "Get the screen of a terminal of a " + noun + " shows", Access: look,
 				Text: "Returns plain text for programs and models.",
 			}, func(c *call, in *aTerminal) (v1.TerminalScreen, error) {
-				return on(c, in.Place, func(p terminal.Place) (v1.TerminalScreen, error) {
+				return on(c, in.Place, func(p place.Place) (v1.TerminalScreen, error) {
 					return to(screenOf)(t.Screen(c, c.viewer(), p, in.ID))
 				})
 			}),
@@ -107,11 +108,11 @@ func Terminals(service *terminal.Manager) Resource {
 			}, t.share),
 			list(Route{Pattern: "GET " + one + "/links", ID: "list-" + noun + "-terminal-links", Summary: "List links to a terminal of a " + noun, Text: "The newest come first. Expired links are not listed.", Access: look},
 				func(c *call, in *aTerminal) ([]engi.TerminalLink, error) {
-					return on(c, in.Place, func(p terminal.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.viewer(), p, in.ID) })
+					return on(c, in.Place, func(p place.Place) ([]engi.TerminalLink, error) { return t.Links(c, c.viewer(), p, in.ID) })
 				}, linkOf),
 			act(Route{Pattern: "DELETE " + one + "/links/{link}", ID: "unshare-" + noun + "-terminal", Summary: "Revoke a link to a terminal of a " + noun, Text: "Viewers who used the link are disconnected.", Access: change},
 				func(c *call, in *aTerminalLink, _ none) error {
-					_, err := on(c, in.Place, func(p terminal.Place) (none, error) { return none{}, t.Unshare(c, c.viewer(), p, in.ID, in.Link) })
+					_, err := on(c, in.Place, func(p place.Place) (none, error) { return none{}, t.Unshare(c, c.viewer(), p, in.ID, in.Link) })
 					return err
 				}),
 		)
@@ -131,16 +132,16 @@ const (
 )
 
 // on calls do with the place that a path names.
-func on[T any](c *call, name string, do func(terminal.Place) (T, error)) (T, error) {
+func on[T any](c *call, name string, do func(place.Place) (T, error)) (T, error) {
 	if strings.HasPrefix(c.route.path(), sessionPath) {
-		return do(terminal.Place{Session: name})
+		return do(place.Place{Session: name})
 	}
 	id, err := engi.ParseSandboxID(name)
 	if err != nil {
 		var none T
 		return none, err
 	}
-	return do(terminal.Place{Sandbox: id})
+	return do(place.Place{Sandbox: id})
 }
 
 func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Terminal, error) {
@@ -170,7 +171,7 @@ func (t *terminals) create(c *call, in *aPlace, q v1.TerminalRequest) (v1.Termin
 		spec.Size = engi.TerminalSize{Cols: uint16(q.Cols), Rows: uint16(q.Rows)}
 	}
 	id := engi.NewTerminalID()
-	return on(c, in.Place, func(p terminal.Place) (v1.Terminal, error) {
+	return on(c, in.Place, func(p place.Place) (v1.Terminal, error) {
 		x, err := once(c, q, idempotency.Creation[engi.TerminalInfo]{
 			IDs: []string{string(id)},
 			Work: func(ids []string) (engi.TerminalInfo, error) {
@@ -220,7 +221,7 @@ func (t *terminals) attach(c *call, in *attachOwn, _ none) error {
 	if err != nil {
 		return err
 	}
-	_, err = on(c, in.Place, func(p terminal.Place) (none, error) {
+	_, err = on(c, in.Place, func(p place.Place) (none, error) {
 		return none{}, t.serve(c, in.Offset, func(ctx context.Context) (context.Context, *terminal.Attachment, error) {
 			return t.Attach(ctx, c.viewer(), p, in.ID, v)
 		})
@@ -265,7 +266,7 @@ func (t *terminals) follow(c *call, in *attachTerminal, _ none) error {
 }
 
 func (t *terminals) record(c *call, in *recordTerminal, _ none) error {
-	_, err := on(c, in.Place, func(p terminal.Place) (none, error) {
+	_, err := on(c, in.Place, func(p place.Place) (none, error) {
 		return none{}, t.Record(c, c.viewer(), p, in.ID, terminal.Format(in.Format), func() io.Writer {
 			c.Header().Set("Content-Type", castType)
 			c.Header().Set("X-Content-Type-Options", "nosniff")
@@ -289,7 +290,7 @@ func (t *terminals) share(c *call, in *aTerminal, q v1.TerminalLinkRequest) (v1.
 		ttl = time.Hour
 	}
 	l := engi.TerminalLink{ID: engi.NewTerminalLinkID(), Name: q.Name, Write: q.Write}
-	return on(c, in.Place, func(p terminal.Place) (v1.TerminalLink, error) {
+	return on(c, in.Place, func(p place.Place) (v1.TerminalLink, error) {
 		return once(c, q, idempotency.Creation[v1.TerminalLink]{
 			IDs: []string{string(l.ID)},
 			Work: func(ids []string) (v1.TerminalLink, error) {
