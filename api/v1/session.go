@@ -9,6 +9,7 @@ import (
 type SessionRequest struct {
 	Name        string   `json:"name,omitempty" maxLength:"128" doc:"Name: letters, digits, dots, dashes and underscores" example:"chat-42"`
 	Template    string   `json:"template,omitempty" maxLength:"200" doc:"Template of the session's sandboxes; absent means the one with the node's packages"`
+	Workspace   string   `json:"workspace,omitempty" maxLength:"128" doc:"ID or name of a workspace of the caller: the session works in its sandbox, with its files and services. Only name, mode, ttl, max_duration and metadata may be present besides"`
 	Mode        string   `json:"mode,omitempty" enum:"lazy,warm" doc:"Time of booting the sandbox: on first use, or at once; absent means the node's default"`
 	Persistence string   `json:"persistence,omitempty" enum:"none,session,workspace,overlay,snapshot" doc:"Data that is kept when the sandbox ends: none; session: /workspace; workspace: /workspace with a copy in the node's file store; overlay: changes of the whole disk, which are applied to the newest template; snapshot: everything; absent means session"`
 	Capacity    Bytes    `json:"capacity,omitempty" doc:"Capacity of the session's volume; absent means the node's default"`
@@ -68,7 +69,8 @@ type Session struct {
 	Mode        string            `json:"mode" enum:"lazy,warm"`
 	Persistence string            `json:"persistence" enum:"none,session,workspace,overlay,snapshot"`
 	Template    string            `json:"template,omitempty" doc:"Template; absent means the one with the node's packages"`
-	Size        Size              `json:"size" doc:"Limits of the session's sandboxes"`
+	WorkspaceID string            `json:"workspace_id,omitempty" doc:"ID of the workspace in whose sandbox the session works; absent for none"`
+	Size        Size              `json:"size" doc:"Limits of the session's sandboxes; those of a workspace are its own"`
 	CPUQuota    float64           `json:"cpu_quota,omitempty" doc:"Sustained number of processors; absent means no limit except the size"`
 	VolumeID    string            `json:"volume_id,omitempty" doc:"ID of the volume; absent before the first use"`
 	SandboxID   string            `json:"sandbox_id,omitempty" doc:"ID of the sandbox; absent while the session has none"`

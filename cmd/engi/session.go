@@ -57,6 +57,7 @@ type sessionCreate struct {
 	Lazy        bool              `help:"Boot the sandbox on first use. The node's configuration has the default." xor:"mode"`
 	Persistence string            `help:"Data that outlives a sandbox: none, session (files below /workspace), workspace (the same, with a copy in the node's file store), overlay (changes of the disk) or snapshot (everything)." enum:"none,session,workspace,overlay,snapshot," default:"" placeholder:"WHAT"`
 	Template    string            `help:"Template (default: the template with the node's packages)." placeholder:"TEMPLATE"`
+	Workspace   string            `help:"Work in the sandbox of this workspace, with its files and services, instead of one of its own." placeholder:"NAME"`
 	Capacity    string            `help:"Capacity of the volume, like 300MiB." placeholder:"SIZE"`
 	TTL         string            `name:"ttl" help:"Time without use after which the session and its volume are deleted." placeholder:"D"`
 	Dormancy    string            `help:"Time without use after which the sandbox is released." placeholder:"D"`
@@ -83,12 +84,13 @@ func (sessionCreate) Help() string {
 Examples:
   engi session create
   engi session create chat --warm --ttl 2h
+  engi session create notes --workspace shop
   engi session create --allow '*.example.com:443' --persistence none
   engi session create fix --git https://github.com/owner/repository.git --git-secret github --push demand`
 }
 
 func (s *sessionCreate) Run(ctx context.Context, g *globals) (err error) {
-	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, VCPUs: s.VCPUs, CPUQuota: s.CPUQuota, Inodes: s.Inodes, Env: s.Env, Metadata: s.Meta}
+	q := v1.SessionRequest{Name: s.Name, Persistence: s.Persistence, Template: s.Template, Workspace: s.Workspace, VCPUs: s.VCPUs, CPUQuota: s.CPUQuota, Inodes: s.Inodes, Env: s.Env, Metadata: s.Meta}
 	if q.Git, err = s.repository(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ type SessionSpec struct {
 	Owner       Owner
 	Name        string            // unique per owner; empty for none
 	Template    string            // template of the sandboxes; empty means the node's default for sessions, with the configured dependencies
+	Workspace   string            `json:",omitzero"` // ID or name of a workspace of the owner, in whose sandbox the session works; empty for none. What describes sandboxes and volumes must then be zero
 	Size        Size              // limits of the sandboxes; zero fields mean the node's default for sessions
 	Mode        SessionMode       // empty means the node's default
 	Persistence Persistence       // empty means session
@@ -146,6 +147,9 @@ func ClientOf(ctx context.Context) SessionClient {
 //     that persistence workspace has made stays if the session has a name, unless
 //     Terminate ended it. Get returns the session for a while; uses report NotFound with
 //     the reason.
+//     A session in a workspace works in the workspace's sandbox, which it starts when needed
+//     and never stops: Release, Detach and the end of the session only end its code there.
+//     Suspend and Hibernate are Unsupported.
 //  7. The end of the server, also by kill -9, ends no session and no sandbox. The next
 //     server takes over each sandbox, even one that was not recorded yet. Until it has,
 //     uses report Unavailable. Then it completes the deletion of sessions that had ended.
@@ -157,6 +161,7 @@ type Session struct {
 	Mode        SessionMode
 	Persistence Persistence
 	Template    string
+	Workspace   WorkspaceID // workspace in whose sandbox it works; empty for none
 	Size        Size
 	Volume      VolumeID  // empty before the first use
 	Sandbox     SandboxID // empty if it has none

@@ -192,7 +192,8 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
-	// Sessions come before scripts, which may use them.
+	n.openWorkspaces()
+	// Sessions, which may work in workspaces, come before scripts, which may use them.
 	if err := n.openSessions(ctx, metrics, name); err != nil {
 		return nil, err
 	}
@@ -200,7 +201,6 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 		return nil, err
 	}
 	n.openStudio(metrics)
-	n.openWorkspaces()
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}

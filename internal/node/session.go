@@ -61,7 +61,7 @@ func (n *Node) openSessions(ctx context.Context, metrics prometheus.Registerer, 
 	policy, grants := sessionNetwork(c)
 	all.Manager, err = session.Open(ctx, session.Options{
 		CheckNetwork: n.checkNetwork,
-		Sandboxes:    n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Store: store.Sessions(n.db), Packages: all.packages,
+		Sandboxes:    n.fleet.Sandboxes(), Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Volumes: n.volumes, Shared: n.workspaces, Store: store.Sessions(n.db), Packages: all.packages,
 		Workspaces: backup.New(backup.Options{Blobs: blobs, Quota: int64(s.WorkspacesQuota), Log: log}), Quota: c.Quota.Of, Refused: n.refusals.Add, Meter: newSessionMeter(metrics), Log: log,
 		Defaults: session.Defaults{
 			Mode: engi.SessionMode(s.Mode), Size: engi.Size{Memory: memory}, Capacity: capacity, TTL: ttl, Dormancy: time.Duration(s.Dormancy),

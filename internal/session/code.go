@@ -163,12 +163,12 @@ func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.
 // denoOptions returns the options of Deno processes in a session's sandbox.
 func denoOptions(r Record, l *lease) deno.Options {
 	names := slices.Collect(maps.Keys(r.Env))
-	for _, g := range r.Network.Grants {
+	for _, g := range l.network.Grants {
 		if g.Env != "" {
 			names = append(names, g.Env)
 		}
 	}
-	return deno.Options{Dir: WorkDir, Config: l.config, Network: r.Network, Names: names, Memory: l.size.Memory}
+	return deno.Options{Session: r.ID, Dir: WorkDir, Config: l.config, Network: l.network, Names: names, Memory: l.size.Memory}
 }
 
 // A standbyProcess is a started Deno process that waits for the next piece of code, so that the code

@@ -12,9 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/sandbox/holder"
 	"github.com/engi-dev/engi/internal/session/backup"
 )
 
@@ -41,13 +43,16 @@ type fixture struct {
 	steps     []Step
 	notes     []Note
 	faults    []string // faulty events
+	lab       engi.Workspace
+	starting  holder.Lock // of lab
 }
 
 type liveSandbox struct {
 	engi.Sandbox
-	uses  int
-	files map[string]bool
-	data  map[string]string // data of its volume, or its own
+	processes []*process
+	uses      int
+	files     map[string]bool
+	data      map[string]string // data of its volume, or its own
 }
 
 type volume struct {
@@ -59,7 +64,7 @@ func newFixture() *fixture {
 	return &fixture{
 		left: -1, records: map[engi.SessionID]Record{}, sandboxes: map[engi.SandboxID]*liveSandbox{}, volumes: map[engi.VolumeID]*volume{},
 		stopped: map[engi.SandboxID]bool{}, ended: engi.CauseTimeout, template: "base",
-		copies: map[backup.Key]map[string]string{}, snapshots: map[engi.SnapshotID]map[string]bool{},
+		copies: map[backup.Key]map[string]string{}, snapshots: map[engi.SnapshotID]map[string]bool{}, starting: holder.NewLock(),
 	}
 }
 
@@ -491,6 +496,47 @@ func (w workspaces) Remove(_ context.Context, k backup.Key) error {
 	return w.act(func() error { delete(w.copies, k); return nil })
 }
 
+// shared has one workspace, lab.
+type shared struct{ *fixture }
+
+func (w shared) Get(_ context.Context, viewer engi.Viewer, idOrName string) (x engi.Workspace, err error) {
+	err = w.act(func() error {
+		x = w.lab
+		if named := idOrName == x.Name && viewer.Sees(x.Owner); x.ID == "" || !named && idOrName != string(x.ID) {
+			return engi.Errorf(engi.NotFound, "there is no such workspace")
+		}
+		return x.Allow(viewer, engi.RoleViewer)
+	})
+	return x, err
+}
+
+func (w shared) Start(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Workspace, error) {
+	unlock, err := w.starting.Acquire(ctx, "workspace")
+	if err != nil {
+		return engi.Workspace{}, err
+	}
+	defer unlock()
+	x, err := w.Get(ctx, viewer, idOrName)
+	if err != nil {
+		return x, err
+	}
+	if b, err := (liveSandboxes{w.fixture}).Get(ctx, engi.Everyone, x.Sandbox); err != nil || b.State == engi.Stopped {
+		b, err := liveSandboxes{w.fixture}.Create(ctx, engi.SandboxSpec{
+			Owner: x.Owner, Template: x.Template, Size: engi.Size{Memory: 1 << 29}, Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"c.example"}},
+			Lifetime: engi.Lifetime{Idle: 10 * time.Minute, OnTimeout: engi.EndHibernate, AutoResume: true},
+		})
+		if err != nil {
+			return x, err
+		}
+		x.Sandbox = b.ID
+	}
+	x.State = engi.WorkspaceRunning
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lab = x
+	return x, nil
+}
+
 // ---- packages
 
 type packages struct{ *fixture }
@@ -542,21 +588,41 @@ func (g guest) Start(_ context.Context, cmd engi.Command) (engi.Process, error) 
 	if cmd.Args[0] == "git" {
 		return nil, engi.Errorf(engi.NotFound, "no git")
 	}
-	p := &process{guest: g, env: cmd.Env, killed: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
+	p := &process{guest: g, tag: cmd.Tag, env: cmd.Env, killed: make(chan struct{}), ready: make(chan struct{}), done: make(chan struct{})}
 	return p, g.with(func(b *liveSandbox) error {
 		for _, a := range cmd.Args {
 			if strings.HasSuffix(a, ".mjs") && !b.files[a] {
 				return engi.Errorf(engi.Invalid, "there is no %s", a)
 			}
 		}
+		b.processes = append(b.processes, p)
+		p.id = fmt.Sprint(len(b.processes))
 		return nil
 	})
 }
 
-func (g guest) Attach(context.Context, string) (engi.Process, error) {
-	return nil, engi.Errorf(engi.NotFound, "no")
+func (g guest) Attach(_ context.Context, id string) (found engi.Process, err error) {
+	err = g.with(func(b *liveSandbox) error {
+		for _, p := range b.processes {
+			if p.id == id {
+				found = p
+				return nil
+			}
+		}
+		return engi.Errorf(engi.NotFound, "there is no such process")
+	})
+	return found, err
 }
-func (g guest) Processes(context.Context) ([]engi.ProcessInfo, error)      { return nil, nil }
+
+func (g guest) Processes(context.Context) (all []engi.ProcessInfo, err error) {
+	err = g.with(func(b *liveSandbox) error {
+		for _, p := range b.processes {
+			all = append(all, engi.ProcessInfo{ID: p.id, Tag: p.tag, Ended: p.ended.Load()})
+		}
+		return nil
+	})
+	return all, err
+}
 func (g guest) Open(context.Context, string) (io.ReadCloser, error)        { panic("unused") }
 func (g guest) List(context.Context, string, int) ([]engi.FileInfo, error) { panic("unused") }
 func (g guest) MakeDir(context.Context, string) error                      { panic("unused") }
@@ -570,6 +636,9 @@ func (g guest) Unpack(context.Context, string, io.Reader) error     { panic("unu
 func (g guest) Dial(context.Context, int) (net.Conn, error)         { panic("unused") }
 
 type process struct {
+	id     string
+	tag    string
+	ended  atomic.Bool
 	guest  guest
 	env    map[string]string
 	once   sync.Once
@@ -582,7 +651,7 @@ type process struct {
 	lost   bool
 }
 
-func (p *process) ID() string { return "p" }
+func (p *process) ID() string { return p.id }
 func (p *process) PID() int   { return 1 }
 
 func (p *process) Input(_ context.Context, data []byte) error {
@@ -618,6 +687,7 @@ func (p *process) run(ctx context.Context) {
 	p.guest.w.running++
 	p.guest.w.mu.Unlock()
 	defer func() {
+		p.ended.Store(true)
 		p.guest.w.mu.Lock()
 		p.guest.w.running--
 		p.guest.w.mu.Unlock()
@@ -679,6 +749,7 @@ func (p *process) run(ctx context.Context) {
 }
 
 func (p *process) Signal(context.Context, string) error {
+	p.ended.Store(true)
 	p.once.Do(func() { close(p.killed) })
 	return nil
 }

@@ -16,8 +16,9 @@ import (
 type lease struct {
 	guest        engi.Guest
 	sandbox      engi.SandboxID
-	config       string        // path of deno.json; empty for none
-	size         engi.Size     // size of the sandbox
+	config       string    // path of deno.json; empty for none
+	size         engi.Size // size of the sandbox
+	network      engi.NetworkPolicy
 	booted       time.Duration // time spent on getting a new sandbox; 0 for an existing one
 	endUse       func()
 	leaveSandbox func() // must be called after endUse
@@ -71,6 +72,9 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 			return nil, err
 		}
 	}
+	if r := live.record(); r.Workspace != "" {
+		return m.enterWorkspace(ctx, live, r)
+	}
 	var l *lease
 	booted, err := m.sandboxes.Open(ctx, holder.Claim{
 		Thing: string(live.id), Sandbox: live.record().Sandbox,
@@ -102,6 +106,31 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 	return l, nil
 }
 
+// enterWorkspace leases the sandbox of a session's workspace, which it starts if it is not running.
+func (m *Manager) enterWorkspace(ctx context.Context, live *liveSession, r Record) (*lease, error) {
+	w, err := m.opt.Shared.Get(ctx, r.Owner.Viewer(), string(r.Workspace))
+	for started := false; err == nil; started = true {
+		if started || w.State != engi.WorkspaceRunning || w.Sandbox == "" {
+			if w, err = m.opt.Shared.Start(ctx, r.Owner.Viewer(), string(r.Workspace)); err != nil {
+				break
+			}
+			started = true
+		}
+		if err = m.update(ctx, live, func(r *Record) { r.Sandbox = w.Sandbox }); err != nil {
+			break
+		}
+		var l *lease
+		if l, err = m.acquire(ctx, live, w.Sandbox, false); err == nil {
+			return l, nil
+		}
+		if started || !engi.Is(err, engi.NotFound) {
+			break
+		}
+		err = nil // the sandbox has ended, and the workspace does not know yet
+	}
+	return nil, err
+}
+
 // acquire leases a sandbox. fresh means that no program has run in it yet.
 func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.SandboxID, fresh bool) (*lease, error) {
 	g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
@@ -113,7 +142,7 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 	prepared := live.prepared == id
 	live.mu.Unlock()
 	if err == nil && !prepared {
-		err = deno.Prepare(ctx, g, fresh && sandbox.Snapshot == "")
+		err = deno.Prepare(ctx, g, live.id, fresh && sandbox.Snapshot == "")
 	}
 	if err == nil {
 		err = m.ensureRepository(ctx, live, g, id)
@@ -145,7 +174,7 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 			live.mu.Unlock()
 		}
 	}
-	return &lease{guest: g, sandbox: id, size: sandbox.Size, config: sandbox.Notes["config"], endUse: endUse, leaveSandbox: leave}, nil
+	return &lease{guest: g, sandbox: id, size: sandbox.Size, network: sandbox.Network, config: sandbox.Notes["config"], endUse: endUse, leaveSandbox: leave}, nil
 }
 
 // touch records that a session is in use, so that it does not expire if

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/session/deno"
 )
 
 // Release implements [engi.Sessions].
@@ -55,9 +56,21 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 	return m.stop(ctx, live, r.Sandbox, cause)
 }
 
-// stop stops a session's sandbox. The caller holds sandboxLock.
+// stop stops a session's sandbox; in that of a workspace, it ends the session's code. The caller
+// holds sandboxLock.
 func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
-	if err := m.sandboxes.Destroy(ctx, id); err != nil {
+	end := m.sandboxes.Destroy
+	if live.record().Workspace != "" {
+		end = func(ctx context.Context, id engi.SandboxID) error {
+			g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
+			if err != nil {
+				return ignoreNotFound(err)
+			}
+			defer leave()
+			return deno.Kill(ctx, g, live.id)
+		}
+	}
+	if err := end(ctx, id); err != nil {
 		return err
 	}
 	return m.clearSandbox(ctx, live, id, cause)

@@ -23,6 +23,7 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/idempotency"
 	"github.com/engi-dev/engi/internal/sandbox/holder"
+	"github.com/engi-dev/engi/internal/sandbox/place"
 	"github.com/engi-dev/engi/internal/session/backup"
 )
 
@@ -126,7 +127,8 @@ type Options struct {
 	Lifecycle     engi.Lifecycle // nil makes persistence snapshot Unsupported
 	Snapshots     engi.Snapshots // nil makes persistence overlay Unsupported
 	Volumes       engi.Volumes
-	Workspaces    Workspaces // nil makes persistence workspace Unsupported
+	Workspaces    Workspaces       // nil makes persistence workspace Unsupported
+	Shared        place.Workspaces // workspaces in which sessions may work; nil makes those Unsupported
 	Store         Store
 	Packages      Packages
 	Defaults      Defaults
@@ -417,6 +419,25 @@ func (m *Manager) validate(spec engi.SessionSpec) (s engi.Session, err error) {
 	return s, nil
 }
 
+// inWorkspace returns a session that works in a workspace of its owner. Collaborators have none there,
+// because a session would outlive a change of their roles.
+func (m *Manager) inWorkspace(ctx context.Context, spec engi.SessionSpec, s engi.Session) (engi.Session, error) {
+	if m.opt.Shared == nil {
+		return s, engi.Errorf(engi.Unsupported, "sessions of this node do not work in workspaces").WithRemedy("leave the workspace out")
+	}
+	if spec.Template != "" || spec.Size != (engi.Size{}) || spec.Persistence != "" || spec.Capacity != 0 || spec.Dormancy != 0 || spec.CPUQuota != 0 || !isZero(spec.Network) || len(spec.Env) > 0 || spec.Git != nil {
+		return s, engi.Errorf(engi.Invalid, "a session in a workspace has the template, size, files and network of the workspace").
+			WithRemedy("leave out all but name, mode, ttl, max_duration and metadata")
+	}
+	w, err := m.opt.Shared.Get(ctx, spec.Owner.Viewer(), spec.Workspace)
+	if err == nil && w.Owner != spec.Owner {
+		err = engi.Errorf(engi.Denied, "workspace %s belongs to another owner", w.ID).WithRemedy("ask its owner for a session in it, or run programs in it with 'engi workspace exec'")
+	}
+	s.Workspace, s.Template, s.Persistence = w.ID, w.Template, engi.PersistNone
+	s.Size, s.Capacity, s.CPUQuota, s.Network = engi.Size{}, 0, 0, engi.NetworkPolicy{}
+	return s, err
+}
+
 // policy returns the network policy for a session that requests p: the default
 // if p is zero, with the secrets for package registries if it allows any egress.
 func (m *Manager) policy(p engi.NetworkPolicy) engi.NetworkPolicy {
@@ -445,6 +466,11 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	s, err := m.validate(spec)
 	if err != nil {
 		return engi.Session{}, err
+	}
+	if spec.Workspace != "" {
+		if s, err = m.inWorkspace(ctx, spec, s); err != nil {
+			return engi.Session{}, err
+		}
 	}
 	r := Record{Session: s, Idempotency: spec.Idempotency}
 	if r.Idempotency != "" {

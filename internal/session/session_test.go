@@ -21,7 +21,7 @@ import (
 // options returns the options of a node with the fixture w.
 func options(w *fixture) Options {
 	return Options{
-		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Snapshots: snapshots{fixture: w}, Volumes: volumes{fixture: w}, Workspaces: workspaces{w}, Store: w, Packages: packages{w},
+		Sandboxes: liveSandboxes{w}, Lifecycle: sleeper{fixture: w}, Snapshots: snapshots{fixture: w}, Volumes: volumes{fixture: w}, Workspaces: workspaces{w}, Shared: shared{w}, Store: w, Packages: packages{w},
 		Defaults: Defaults{
 			Mode: engi.SessionLazy, Size: engi.Size{Memory: 1 << 30}, Capacity: 300 << 20, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute,
 			Timeout: 5 * time.Minute, MaxAwake: 24 * time.Hour,

@@ -121,6 +121,9 @@ func (m *Manager) still(ctx context.Context, viewer engi.Viewer, idOrName string
 	if err != nil {
 		return engi.Session{}, err
 	}
+	if live.record().Workspace != "" {
+		return engi.Session{}, engi.Errorf(engi.Unsupported, "the sandbox of the session belongs to its workspace").WithRemedy("stop the workspace, or release the session")
+	}
 	if m.opt.Lifecycle == nil {
 		return engi.Session{}, engi.Errorf(engi.Unsupported, "this node cannot put sandboxes to sleep").WithRemedy("release the session instead")
 	}

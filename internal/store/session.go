@@ -24,6 +24,7 @@ type sessionDetail struct {
 	Mode        engi.SessionMode   `json:"mode"`
 	Persistence engi.Persistence   `json:"persistence"`
 	Template    string             `json:"template,omitempty"`
+	Workspace   engi.WorkspaceID   `json:"workspace,omitempty"`
 	Size        engi.Size          `json:"size"`
 	Capacity    int64              `json:"capacity"`
 	TTL         time.Duration      `json:"ttl"`
@@ -54,7 +55,7 @@ type sessionDetail struct {
 // sessionValues returns the values of sessionColumns.
 func (db *DB) sessionValues(r session.Record) ([]any, error) {
 	detail, err := db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
-		Mode: r.Mode, Persistence: r.Persistence, Template: r.Template, Size: r.Size, Capacity: r.Capacity, TTL: r.TTL, Dormancy: r.Dormancy, Network: r.Network, Metadata: r.Metadata, Env: r.Env, Git: r.Git, MaxDuration: r.MaxDuration, Boots: r.Boots, Why: r.EndReason, Cleared: r.Cleared,
+		Mode: r.Mode, Persistence: r.Persistence, Template: r.Template, Workspace: r.Workspace, Size: r.Size, Capacity: r.Capacity, TTL: r.TTL, Dormancy: r.Dormancy, Network: r.Network, Metadata: r.Metadata, Env: r.Env, Git: r.Git, MaxDuration: r.MaxDuration, Boots: r.Boots, Why: r.EndReason, Cleared: r.Cleared,
 		Saved: r.Saved, Filled: r.Filled, Changed: r.Changed, GivenUp: r.GivenUp, State: r.State, Attached: r.Attached, Overlay: r.Overlay, Stale: r.Stale, CPUQuota: r.CPUQuota, Freed: r.Freed,
 	})
 	if err != nil {
@@ -170,7 +171,7 @@ func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	case d.State == "" && r.Sandbox != "":
 		r.State = engi.SessionRunning
 	}
-	r.Mode, r.Persistence, r.Template, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Size, d.Capacity, d.TTL, d.Dormancy
+	r.Mode, r.Persistence, r.Template, r.Workspace, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Workspace, d.Size, d.Capacity, d.TTL, d.Dormancy
 	r.Network, r.Metadata, r.Env, r.Git, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Git, d.Boots, d.Why, d.Cleared
 	r.MaxDuration, r.Saved, r.Filled, r.Changed, r.GivenUp, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed = d.MaxDuration, d.Saved, d.Filled, d.Changed, d.GivenUp, d.Attached, d.Overlay, d.Stale, d.CPUQuota, d.Freed
 	return r, nil

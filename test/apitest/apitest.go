@@ -176,7 +176,7 @@ func New(change func(*Options)) *Fixture {
 	o := Options{
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
-		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes},
+		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes, Workspaces: w.Workspaces},
 		Pages: w.Pages, Apps: w.Apps, Workspaces: w.Workspaces, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Docs: &Docs{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}

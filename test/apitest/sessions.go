@@ -22,7 +22,8 @@ type Sessions struct {
 	specs map[string]repeated // repeatable requests, by owner and Idempotency-Key
 	Last  engi.CodeSpec       // most recent spec of RunCode
 
-	Sandboxes engi.Sandboxes // sandboxes that Enter creates and enters
+	Sandboxes  engi.Sandboxes // sandboxes that Enter creates and enters
+	Workspaces *Workspaces    // workspaces in which sessions may work, in a sandbox of their own here; nil for none
 }
 
 // repeated is a request with an Idempotency-Key and the session that it created.
@@ -39,7 +40,7 @@ var (
 )
 
 // Create implements engi.Sessions.
-func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Session, error) {
+func (s *Sessions) Create(ctx context.Context, spec engi.SessionSpec) (engi.Session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(spec.Owner) + "\x00" + spec.Idempotency
@@ -54,10 +55,20 @@ func (s *Sessions) Create(_ context.Context, spec engi.SessionSpec) (engi.Sessio
 			return engi.Session{}, engi.Errorf(engi.Conflict, "there is one of that name")
 		}
 	}
+	var within engi.Workspace
+	if spec.Workspace != "" {
+		if s.Workspaces == nil {
+			return engi.Session{}, engi.Errorf(engi.Unsupported, "sessions do not work in workspaces here")
+		}
+		var err error
+		if within, err = s.Workspaces.Get(ctx, spec.Owner.Viewer(), spec.Workspace); err != nil {
+			return engi.Session{}, err
+		}
+	}
 	now := time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)
 	x := engi.Session{
 		ID: engi.NewSessionID(), Owner: spec.Owner, Name: spec.Name, State: engi.SessionIdle, Mode: engi.SessionLazy, Persistence: cmp.Or(spec.Persistence, engi.PersistSession),
-		Template: spec.Template, Size: spec.Size, Capacity: spec.Capacity, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute, Network: spec.Network, MaxDuration: spec.MaxDuration,
+		Template: spec.Template, Workspace: within.ID, Size: spec.Size, Capacity: spec.Capacity, TTL: 30 * time.Minute, Dormancy: 5 * time.Minute, Network: spec.Network, MaxDuration: spec.MaxDuration,
 		Metadata: spec.Metadata, Env: spec.Env, Git: spec.Git, Created: now, Used: now, Expires: now.Add(30 * time.Minute),
 	}
 	s.all = append(s.all, x)

@@ -77,7 +77,7 @@ var rules = []rule{
 
 	{"sandbox/holder", "engi", ""},
 	{"sandbox/place", "engi", ""},
-	{"session", "engi sandbox/holder session/...", ""},
+	{"session", "engi sandbox/holder sandbox/place session/...", ""},
 	{"session/...", "engi", ""},
 	{"agent/llm/scripted", "", ""},
 	{"agent/budget", "engi agent/llm", ""},

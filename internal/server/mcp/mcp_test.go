@@ -41,7 +41,7 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	t.Helper()
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
-	sessions := &apitest.Sessions{}
+	sessions := &apitest.Sessions{Workspaces: w.Workspaces}
 	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Docs: &apitest.Docs{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces}
 	s, err := mcp.New(mcp.Options{
 		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",

@@ -35,7 +35,8 @@ type portOf struct {
 }
 
 type createSession struct {
-	Name string `json:"name,omitempty" jsonschema:"name of the session"`
+	Name      string `json:"name,omitempty" jsonschema:"name of the session"`
+	Workspace string `json:"workspace,omitempty" jsonschema:"ID or name of your workspace in whose sandbox the session works; default: a sandbox and files of its own"`
 }
 
 type oneSession struct {
@@ -111,7 +112,7 @@ func (s *Server) ownTools() ([]tool.Tool, error) {
 	}
 	if sessions != nil {
 		add(tool.Returning[session](tool.New("create_session", about, func(ctx context.Context, c *tool.Call, a createSession) (tool.Result, error) {
-			x, err := sessions.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name})
+			x, err := sessions.Create(ctx, engi.SessionSpec{Owner: c.Owner, Name: a.Name, Workspace: a.Workspace})
 			if err != nil {
 				return tool.Result{}, err
 			}

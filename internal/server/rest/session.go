@@ -129,6 +129,7 @@ func Sessions(service engi.Sessions) Resource {
 func (s *sessions) create(c *call, _ *none, q v1.SessionRequest) (v1.Session, error) {
 	var check checker
 	check.text("template", q.Template)
+	check.text("workspace", q.Workspace)
 	check.oneOf("mode", q.Mode, words(engi.SessionLazy, engi.SessionWarm))
 	check.oneOf("persistence", q.Persistence, words(engi.Persistences()...))
 	check.natural("vcpus", q.VCPUs)
@@ -138,7 +139,7 @@ func (s *sessions) create(c *call, _ *none, q v1.SessionRequest) (v1.Session, er
 	check.Metadata("metadata", q.Metadata)
 	check.Env("env", q.Env)
 	spec := engi.SessionSpec{
-		Owner: c.owner(), Name: q.Name, Template: q.Template, Mode: engi.SessionMode(q.Mode), Persistence: engi.Persistence(q.Persistence),
+		Owner: c.owner(), Name: q.Name, Template: q.Template, Workspace: q.Workspace, Mode: engi.SessionMode(q.Mode), Persistence: engi.Persistence(q.Persistence),
 		Size:     engi.Size{VCPUs: q.VCPUs, Memory: int64(q.Memory), Disk: int64(q.Disk), Inodes: q.Inodes, Processes: q.Processes},
 		CPUQuota: q.CPUQuota, Capacity: int64(q.Capacity), TTL: q.TTL.Std(), Dormancy: q.Dormancy.Std(), MaxDuration: q.MaxDuration.Std(), Metadata: q.Metadata, Env: q.Env, Idempotency: c.key,
 	}
@@ -236,7 +237,7 @@ func (s *sessions) steps(ctx context.Context, viewer engi.Viewer, id string, spe
 func sessionOf(x engi.Session) v1.Session {
 	out := v1.Session{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, State: string(x.State), Mode: string(x.Mode), Persistence: string(x.Persistence),
-		Template: x.Template, Size: sizeOf(x.Size), CPUQuota: x.CPUQuota, VolumeID: string(x.Volume), SandboxID: string(x.Sandbox), Capacity: v1.Bytes(x.Capacity),
+		Template: x.Template, WorkspaceID: string(x.Workspace), Size: sizeOf(x.Size), CPUQuota: x.CPUQuota, VolumeID: string(x.Volume), SandboxID: string(x.Sandbox), Capacity: v1.Bytes(x.Capacity),
 		TTL: v1.Duration(x.TTL), Dormancy: v1.Duration(x.Dormancy), MaxDuration: v1.Duration(x.MaxDuration), Metadata: x.Metadata, SavedAt: moment(x.Saved), CreatedAt: x.Created, UsedAt: x.Used, ExpiresAt: x.Expires,
 	}
 	for _, a := range x.Attached {

@@ -51,11 +51,12 @@ const (
 
 	killTimeout = 5 * time.Second // maximum time in which the guest must end a process
 	exitTimeout = 2 * time.Second // maximum time in which a process must end after its answer
-	tagPrefix   = "engi-code-"
+	tagPrefix   = "engi-code-"    // followed by the ID of the session
 )
 
 // Options holds the permissions and settings of a process.
 type Options struct {
+	Session engi.SessionID     // whose process it is
 	Dir     string             // absolute working directory, in which it may read and write
 	Config  string             // path of deno.json in the sandbox; empty if no packages are installed
 	Network engi.NetworkPolicy // network policy of the sandbox
@@ -72,11 +73,11 @@ type Request struct {
 }
 
 // Prepare writes the files that processes need to a sandbox. Unless the sandbox is
-// fresh, it also ends processes that an earlier process of the node left there.
-func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
+// fresh, it also ends processes that an earlier process of the node left there for a session.
+func Prepare(ctx context.Context, g engi.Guest, session engi.SessionID, fresh bool) (err error) {
 	defer engi.Annotate(&err, "prepare the sandbox for code")
 	if !fresh {
-		if err := killLeftovers(ctx, g); err != nil {
+		if err := Kill(ctx, g, session); err != nil {
 			return err
 		}
 		if _, err := g.Stat(ctx, programPath); !engi.Is(err, engi.NotFound) {
@@ -86,13 +87,14 @@ func Prepare(ctx context.Context, g engi.Guest, fresh bool) (err error) {
 	return g.Write(ctx, programPath, strings.NewReader(string(program)), engi.WriteOptions{Mode: 0o644, User: "root"})
 }
 
-func killLeftovers(ctx context.Context, g engi.Guest) error {
+// Kill ends all processes of a session in a sandbox.
+func Kill(ctx context.Context, g engi.Guest, session engi.SessionID) error {
 	all, err := g.Processes(ctx)
 	if err != nil {
 		return err
 	}
 	for _, p := range all {
-		if p.Ended || !strings.HasPrefix(p.Tag, tagPrefix) {
+		if p.Ended || !strings.HasPrefix(p.Tag, tagPrefix+string(session)+"-") {
 			continue
 		}
 		old, err := g.Attach(ctx, p.ID)
@@ -115,14 +117,13 @@ type Runner struct {
 
 // Start starts a process in a prepared sandbox. The caller must call Run or Kill.
 func Start(ctx context.Context, g engi.Guest, o Options) (*Runner, error) {
-	mark := rand.Text()
 	env := map[string]string{"NO_COLOR": "1", "DENO_NO_UPDATE_CHECK": "1", "NPM_CONFIG_REGISTRY": publicRegistry}
 	if o.Config != "" {
 		env["DENO_DIR"] = path.Join(path.Dir(o.Config), "cache")
 	}
 	maps.Copy(env, o.Env)
 	p, err := g.Start(ctx, engi.Command{
-		Args: args(o), Env: env, Dir: o.Dir, Tag: tagPrefix + mark, Stdin: engi.StdinPipe, Output: 4 << 20,
+		Args: args(o), Env: env, Dir: o.Dir, Tag: tagPrefix + string(o.Session) + "-" + rand.Text(), Stdin: engi.StdinPipe, Output: 4 << 20,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start deno: %w", err)

@@ -471,6 +471,19 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "cat index.html && echo made inside > inside.txt"}); err != nil || p.Stdout != "two\n" {
 		t.Errorf("in its sandbox: %+v, %v", p, err)
 	}
+	talk, err := s.CreateSession(ctx, v1.SessionRequest{Workspace: "shop"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := s.RunCode(ctx, talk.ID, v1.CodeRequest{Code: `await Deno.writeTextFile("noted.txt", "noted\n"); export default await Deno.readTextFile("inside.txt")`}); err != nil || string(r.Result) != `"made inside\n"` {
+		t.Errorf("a session in the workspace: %+v, %v", r, err)
+	}
+	if err := s.TerminateSession(ctx, talk.ID); err != nil {
+		t.Error(err)
+	}
+	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "cat noted.txt"}); err != nil || p.Stdout != "noted\n" {
+		t.Errorf("after the session: %+v, %v", p, err)
+	}
 	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
 		t.Error(err)
 	}
@@ -484,7 +497,7 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 	if out, err := clone.CombinedOutput(); err != nil {
 		t.Fatalf("git clone: %v\n%s", err, out)
 	}
-	for path, want := range map[string]string{"index.html": "one\n", "inside.txt": "made inside\n"} {
+	for path, want := range map[string]string{"index.html": "one\n", "inside.txt": "made inside\n", "noted.txt": "noted\n"} {
 		if got, err := os.ReadFile(filepath.Join(dir, path)); err != nil || string(got) != want {
 			t.Errorf("the clone has %s %q, %v", path, got, err)
 		}
