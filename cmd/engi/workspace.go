@@ -39,6 +39,7 @@ type workspaceCommand struct {
 	Explain  workspaceExplain `cmd:"" help:"Explain how a database would run a query."`
 	Tables   workspaceTables  `cmd:"" help:"List the tables of a database of a workspace."`
 	Describe workspaceTable   `cmd:"" help:"Describe a table."`
+	Find     workspaceFind    `cmd:"" help:"Find or aggregate documents of a mongodb service."`
 	Redis    workspaceRedis   `cmd:"" help:"Run a Redis command."`
 	Git      gitCredential    `cmd:"" name:"git-credential" help:"Act as git's credential helper, and return the API key."`
 }

@@ -73,7 +73,7 @@ func TestWorkspaceConsole(t *testing.T) {
 		{w.User, "none", "engi workspace service add none postgres"},
 		{w.User, "all --service other", "has no service other"},
 		{w.User, "all --service redis", "engi workspace redis all --service redis -- COMMAND"},
-		{w.User, "all --service mongodb", "engi workspace connect all mongodb"},
+		{w.User, "all --service mongodb", "engi workspace find all COLLECTION --service mongodb"},
 		{w.User, "all --service nginx", "engi workspace preview all --link --service nginx"},
 		{w.User, "shop --read-only", "write the query with -c"},
 		{w.User, "shop 7", "write the query with -c"},

@@ -399,6 +399,8 @@ func (w *workspaceSQL) console(s v1.Service) (q v1.ProcessRequest, err error) {
 		q.Args = []string{"mariadb", "--protocol=tcp", "--host=127.0.0.1", port}
 	case v1.ServiceRedis:
 		return q, refuse(fmt.Sprintf("run a command with 'engi workspace redis %s --service %s -- COMMAND'", w.Name, s.Name))
+	case v1.ServiceMongoDB:
+		return q, refuse(fmt.Sprintf("find documents with 'engi workspace find %s COLLECTION --service %s'", w.Name, s.Name))
 	case v1.ServiceNginx:
 		return q, refuse(fmt.Sprintf("open its pages with 'engi workspace preview %s --link --service %s'", w.Name, s.Name))
 	default:
@@ -427,7 +429,7 @@ func refusedQuery(text string, e *v1.QueryError) error {
 	if e.Detail != "" {
 		said += ": " + printable(e.Detail)
 	}
-	return engi.Errorf(engi.Invalid, "the database: %s", said).WithRemedy("%s", cmp.Or(printable(e.Hint), "correct the text"))
+	return engi.Errorf(engi.Invalid, "the database: %s", said).WithRemedy("%s", cmp.Or(printable(e.Hint), "correct the query"))
 }
 
 // printRows prints an object for each row, with members in the order of the columns.
@@ -515,10 +517,12 @@ type workspaceTables struct {
 }
 
 func (workspaceTables) Help() string {
-	return `System tables are not listed. Numbers of rows are estimates of the database.
+	return `System tables are not listed. Numbers of rows are estimates of the database. A service of type mongodb
+has collections instead of tables.
 
 Examples:
-  engi workspace tables shop`
+  engi workspace tables shop
+  engi workspace tables shop --service mongodb`
 }
 
 func (w *workspaceTables) Run(ctx context.Context, g *globals) error {
@@ -571,6 +575,75 @@ func (w *workspaceTable) Run(ctx context.Context, g *globals) error {
 			fmt.Fprintln(g.out)
 			g.columns("NAME\tKIND\tDEFINITION", rows)
 		}
+	})
+}
+
+type workspaceFind struct {
+	Name       string `arg:"" name:"workspace" help:"Workspace." placeholder:"WORKSPACE"`
+	Collection string `arg:"" optional:"" help:"Collection; may be left out if the pipeline needs none." placeholder:"COLLECTION"`
+	Filter     string `arg:"" optional:"" help:"Filter, as a JSON object (default: all documents)." placeholder:"FILTER"`
+	Projection string `help:"Fields of the documents to print, as a JSON object (default: all)." placeholder:"JSON"`
+	Sort       string `help:"Order, as a JSON object: 1 for ascending, -1 for descending." placeholder:"JSON"`
+	Skip       int64  `help:"Number of documents to skip." placeholder:"N"`
+	Pipeline   string `help:"Stages of an aggregation, as a JSON list, instead of a filter, --projection, --sort and --skip." placeholder:"JSON"`
+	MaxRows    int    `help:"Maximum number of documents (default: 1,000)." placeholder:"N"`
+	MaxBytes   string `help:"Maximum size of the documents (default: 1MiB)." placeholder:"SIZE"`
+	Timeout    string `help:"Maximum run time (default: 30s)." placeholder:"D"`
+	Service    string `short:"s" help:"Service (default: the only one of type mongodb)." placeholder:"SERVICE"`
+	Database   string `help:"Database (default: the service's)." placeholder:"NAME"`
+}
+
+func (workspaceFind) Help() string {
+	return `Prints a document per line, as MongoDB Extended JSON; with --json, as an array. A type that JSON does
+not have is an object, like {"$oid": "665f1c2b9d3e4a0001000000"}. Exits with 1 if the database returns an error.
+
+Examples:
+  engi workspace find shop orders
+  engi workspace find shop orders '{"total": {"$gt": 5}}' --sort '{"total": -1}' --max-rows 10
+  engi workspace find shop orders --projection '{"_id": 0, "total": 1}' --json | jq '.[].total'
+  engi workspace find shop orders --pipeline '[{"$group": {"_id": "$day", "total": {"$sum": "$total"}}}]'`
+}
+
+func (w *workspaceFind) Run(ctx context.Context, g *globals) error {
+	q := v1.CollectionRequest{Collection: w.Collection, Service: w.Service, Database: w.Database, Skip: w.Skip, MaxRows: w.MaxRows}
+	for _, part := range []struct {
+		name, text string
+		to         *json.RawMessage
+	}{{"the filter", w.Filter, &q.Filter}, {"--projection", w.Projection, &q.Projection}, {"--sort", w.Sort, &q.Sort}, {"--pipeline", w.Pipeline, &q.Pipeline}} {
+		if part.text == "" {
+			continue
+		}
+		if *part.to = json.RawMessage(part.text); !json.Valid(*part.to) {
+			return engi.Errorf(engi.Invalid, "%s is not JSON", part.name).WithRemedy(`write it in single quotes, like '{"total": {"$gt": 5}}'`)
+		}
+	}
+	var err error
+	if q.Timeout, err = duration("--timeout", w.Timeout); err != nil {
+		return err
+	}
+	if q.MaxBytes, err = size("--max-bytes", w.MaxBytes); err != nil {
+		return err
+	}
+	return g.atServer(ctx, func(d *connection) error {
+		x, err := d.QueryCollection(ctx, w.Name, q)
+		switch {
+		case err != nil:
+			return err
+		case x.Error != nil:
+			return refusedQuery("", x.Error)
+		case g.JSON:
+			if err := g.printJSON(x.Documents); err != nil {
+				return err
+			}
+		default:
+			for _, document := range x.Documents {
+				fmt.Fprintln(g.out, printable(string(document)))
+			}
+		}
+		if x.Truncated {
+			g.note("there are more documents; --max-rows and --max-bytes bound them")
+		}
+		return nil
 	})
 }
 

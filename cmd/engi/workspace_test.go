@@ -160,6 +160,8 @@ type odd struct {
 	*apitest.Workspaces
 	result engi.QueryResult
 	asked  engi.Query
+	found  engi.DocumentResult
+	sought engi.DocumentQuery
 }
 
 func (o *odd) Query(ctx context.Context, q engi.Query) (engi.QueryResult, error) {
@@ -167,6 +169,13 @@ func (o *odd) Query(ctx context.Context, q engi.Query) (engi.QueryResult, error)
 		return o.result, nil
 	}
 	return o.Workspaces.Query(ctx, q)
+}
+
+func (o *odd) Documents(ctx context.Context, q engi.DocumentQuery) (engi.DocumentResult, error) {
+	if o.sought = q; len(o.found.Documents) > 0 {
+		return o.found, nil
+	}
+	return o.Workspaces.Documents(ctx, q)
 }
 
 func TestServiceCommands(t *testing.T) {
@@ -249,6 +258,47 @@ func TestServiceCommands(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	run(1, "", "describe", "shop", "none")
+
+	if _, said := run(1, "", "find", "shop", "orders"); !strings.Contains(said, "no service") {
+		t.Errorf("%q", said)
+	}
+	run(0, "", "service", "add", "shop", "mongodb")
+	if out, said := run(0, "", "find", "shop", "orders", `{"total": {"$gt": 5}}`, "--json"); out != "[\n  {\n    \"_id\": {\n      \"$oid\": \"665f1c2b9d3e4a0001000000\"\n    },\n    \"total\": 7\n  }\n]\n" || said != "" {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, said := run(0, "", "find", "shop", "orders", "--max-rows", "1"); out != `{"_id":{"$oid":"665f1c2b9d3e4a0001000000"},"total":7}`+"\n" || !strings.Contains(said, "there are more documents") {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, said := run(0, "", "find", "shop", "empty"); out+said != "" {
+		t.Errorf("%q %q", out, said)
+	}
+	if out, _ := run(0, "", "find", "shop", "empty", "--json"); out != "[]\n" {
+		t.Errorf("%q", out)
+	}
+	if _, said := run(1, "", "find", "shop", "--pipeline", `[{"$fail": {}}]`); said != "engi: the database: unknown operator: $fail (BadValue)\n  correct the query\n" {
+		t.Errorf("%q", said)
+	}
+	for _, args := range [][]string{{"orders", "{"}, {"orders", "--sort", "total"}, {"orders", "--projection", "{total: 1}"}, {"--pipeline", "[{]"}} {
+		if _, said := run(1, "", append([]string{"find", "shop"}, args...)...); !strings.Contains(said, "is not JSON") {
+			t.Errorf("%v: %q", args, said)
+		}
+	}
+	run(1, "", "find", "shop")
+	run(1, "", "find", "shop", "orders", "[]")
+	run(1, "", "find", "shop", "orders", "--timeout", "soon")
+	run(1, "", "find", "shop", "orders", "--service", "web")
+	run(0, "", "find", "shop", "orders", `{"b": 1, "a": 9007199254740993}`, "-s", "mongodb", "--database", "d", "--projection", `{"a": 1}`, "--sort", `{"b": -1, "a": 1}`, "--skip", "3", "--max-rows", "7", "--max-bytes", "1MiB", "--timeout", "5s")
+	sought := engi.DocumentQuery{
+		Viewer: "ann", Workspace: "shop", Service: "mongodb", Database: "d", Collection: "orders", Filter: json.RawMessage(`{"b":1,"a":9007199254740993}`), Projection: json.RawMessage(`{"a":1}`), Sort: json.RawMessage(`{"b":-1,"a":1}`),
+		Skip: 3, MaxRows: 7, MaxBytes: 1 << 20, Timeout: 5e9,
+	}
+	if d := cmp.Diff(sought, databases.sought); d != "" {
+		t.Error(d)
+	}
+	databases.found.Documents = raw(`{"text":"\u001b[2J`+"\u202e"+`"}`, `{"n":9007199254740993}`)
+	if out, _ := run(0, "", "find", "shop", "orders"); out != `{"text":"\u001b[2J`+"\ufffd"+`"}`+"\n"+`{"n":9007199254740993}`+"\n" {
+		t.Errorf("%q", out)
+	}
 
 	run(1, "", "redis", "shop", "--", "PING")
 	run(0, "", "service", "add", "shop", "redis")

@@ -89,7 +89,7 @@ var toolOperations = map[string]string{
 	"search_docs": "GET /v1/docs/search", "read_result": "GET /v1/runs/{id}", "fetch_url": "POST /v1/agents/{name}/runs", "save_module": "POST /v1/sessions/{id}/modules",
 	"create_app": "POST /v1/apps", "apply_to_app": "POST /v1/apps/{id}/apply", "read_app": "GET /v1/apps/{id}/files/list",
 	"create_workspace": "POST /v1/workspaces", "read_workspace": "GET /v1/workspaces/{id}/files/list", "write_workspace": "POST /v1/workspaces/{id}/files", "move_workspace_file": "POST /v1/workspaces/{id}/files/move", "add_service": "POST /v1/workspaces/{id}/services",
-	"enable_preview": "PATCH /v1/workspaces/{id}", "run_sql": "POST /v1/workspaces/{id}/query", "describe_tables": "GET /v1/workspaces/{id}/tables", "run_redis_command": "POST /v1/workspaces/{id}/services/{service}/command",
+	"enable_preview": "PATCH /v1/workspaces/{id}", "run_sql": "POST /v1/workspaces/{id}/query", "describe_tables": "GET /v1/workspaces/{id}/tables", "query_collection": "POST /v1/workspaces/{id}/documents", "run_redis_command": "POST /v1/workspaces/{id}/services/{service}/command",
 }
 
 // mcpOperations says the same of MCP's tools, where they are others.

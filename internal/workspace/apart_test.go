@@ -372,7 +372,7 @@ func (n *neighbours) withTools(t *testing.T) {
 		for _, name := range []string{x.of.Name, string(x.of.ID), string(x.of.Owner) + "/" + x.of.Name, "../" + x.of.Name, "alpha/../" + x.of.Name} {
 			for which, args := range map[string]string{
 				"read_workspace": `{"path":"secret.txt",`, "write_workspace": `{"files":[{"path":"x","content":"x"}],`, "move_workspace_file": `{"from":"secret.txt","to":"x",`, "add_service": `{"type":"redis","name":"own",`, "enable_preview": `{`,
-				"run_sql": `{"query":"select 1",`, "describe_tables": `{`, "run_redis_command": `{"command":["PING"],"service":"cache",`,
+				"run_sql": `{"query":"select 1",`, "describe_tables": `{`, "query_collection": `{"collection":"orders",`, "run_redis_command": `{"command":["PING"],"service":"cache",`,
 			} {
 				n.ways, tried = n.ways+1, tried+1
 				i := slices.IndexFunc(tools, func(t tool.Tool) bool { return t.Name == which })

@@ -189,6 +189,9 @@ func (w *Workspaces) Documents(_ context.Context, q engi.DocumentQuery) (engi.Do
 	}
 	return withService(w, q.Viewer, q.Workspace, cmp.Or(q.Service, string(engi.ServiceMongoDB)), role, func(_ *workspace, s *engi.Service) (engi.DocumentResult, error) {
 		r := engi.DocumentResult{Took: time.Millisecond}
+		if err := q.Faults().Err(); err != nil {
+			return r, err
+		}
 		switch {
 		case s.Type != engi.ServiceMongoDB:
 			return r, engi.Errorf(engi.Invalid, "service %s has no documents", s.Name)

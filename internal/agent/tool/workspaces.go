@@ -42,6 +42,7 @@ type WorkspaceServices interface {
 	AddService(ctx context.Context, viewer engi.Viewer, workspace string, spec engi.ServiceSpec) (engi.Service, error)
 	Connection(ctx context.Context, viewer engi.Viewer, workspace, service string) (engi.Connection, error)
 	Query(ctx context.Context, q engi.Query) (engi.QueryResult, error)
+	Documents(ctx context.Context, q engi.DocumentQuery) (engi.DocumentResult, error)
 	Explain(ctx context.Context, q engi.Query) (string, error)
 	Tables(ctx context.Context, q engi.Query) ([]engi.Table, error)
 	Describe(ctx context.Context, q engi.Query, table string) (engi.TableDescription, error)
@@ -114,7 +115,20 @@ func (a *exactArgs) UnmarshalJSON(b []byte) error {
 type describeTablesArgs struct {
 	Workspace string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
 	Table     string `json:"table,omitempty" jsonschema:"table to describe, optionally as SCHEMA.TABLE; default: lists the tables"`
-	Service   string `json:"service,omitempty" jsonschema:"default: the only SQL service"`
+	Service   string `json:"service,omitempty" jsonschema:"default: the only SQL service; a mongodb service has collections to list"`
+}
+
+// queryCollectionArgs takes JSON as texts: some providers accept no schemas of objects with unknown fields, and
+// the order of the fields of Sort matters.
+type queryCollectionArgs struct {
+	Workspace  string `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
+	Collection string `json:"collection,omitempty" jsonschema:"may be left out if the pipeline needs none"`
+	Filter     string `json:"filter,omitempty" jsonschema:"filter as JSON text, like {\"total\": {\"$gt\": 5}}; default: all documents"`
+	Projection string `json:"projection,omitempty" jsonschema:"fields to return as JSON text, like {\"total\": 1}; default: all"`
+	Sort       string `json:"sort,omitempty" jsonschema:"order as JSON text, like {\"total\": -1}"`
+	Skip       int64  `json:"skip,omitempty" jsonschema:"number of documents to skip"`
+	Pipeline   string `json:"pipeline,omitempty" jsonschema:"stages of an aggregation as JSON text, like [{\"$match\": {\"paid\": true}}], instead of filter, projection, sort and skip"`
+	Service    string `json:"service,omitempty" jsonschema:"default: the only mongodb service"`
 }
 
 type runRedisArgs struct {
@@ -153,6 +167,7 @@ func workspaceTools(s Services) ([]Tool, error) {
 	add(true)(inWorkspace(s, "enable_preview", "Shows the files of a workspace, or a server in its sandbox, as a web page, and returns its address.", func(a enablePreviewArgs) string { return a.Workspace }, s.enablePreview))
 	add(false)(inWorkspace(s, "run_sql", "Runs a query in a database of a workspace.", func(a runSQLArgs) string { return a.Workspace }, s.runSQL))
 	add(true)(inWorkspace(s, "describe_tables", "Lists the tables of a database of a workspace, or says what one consists of.", func(a describeTablesArgs) string { return a.Workspace }, s.describeTables))
+	add(false)(inWorkspace(s, "query_collection", "Finds documents in a collection of a mongodb service of a workspace, or aggregates them.", func(a queryCollectionArgs) string { return a.Workspace }, s.queryCollection))
 	add(false)(inWorkspace(s, "run_redis_command", "Runs a command in a redis service of a workspace.", func(a runRedisArgs) string { return a.Workspace }, s.runRedis))
 	return all, first
 }
@@ -332,19 +347,24 @@ func (s Services) runSQL(ctx context.Context, c *Call, in engi.Workspace, a runS
 	if err != nil {
 		return Result{}, err
 	}
-	if e := x.Error; e != nil {
-		text := strings.TrimSpace(fmt.Sprintf("error %s: %s", e.Code, e.Text))
-		if e.Position > 0 {
-			text += fmt.Sprintf(" at character %d", e.Position)
-		}
-		for _, more := range []string{e.Detail, e.Hint} {
-			if more != "" {
-				text += "\n" + more
-			}
-		}
-		return Result{Text: text, Failed: true}, nil
+	if x.Error != nil {
+		return refusedQuery(x.Error), nil
 	}
 	return Result{Text: rowsText(x)}, nil
+}
+
+// refusedQuery describes the error with which a database refused a query.
+func refusedQuery(e *engi.QueryError) Result {
+	text := strings.TrimSpace(fmt.Sprintf("error %s: %s", e.Code, e.Text))
+	if e.Position > 0 {
+		text += fmt.Sprintf(" at character %d", e.Position)
+	}
+	for _, more := range []string{e.Detail, e.Hint} {
+		if more != "" {
+			text += "\n" + more
+		}
+	}
+	return Result{Text: text, Failed: true}
 }
 
 // rowsText returns a result as lines of JSON: an array of names, then one for each row.
@@ -377,6 +397,33 @@ func rowsText(x engi.QueryResult) string {
 		fmt.Fprintf(&b, "%d rows affected", x.Affected)
 	}
 	return cmp.Or(b.String(), "done")
+}
+
+// queryCollection returns a document per line.
+func (s Services) queryCollection(ctx context.Context, c *Call, in engi.Workspace, a queryCollectionArgs) (Result, error) {
+	raw := func(text string) json.RawMessage { return json.RawMessage(strings.TrimSpace(text)) }
+	q := engi.DocumentQuery{
+		Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Collection: a.Collection,
+		Filter: raw(a.Filter), Projection: raw(a.Projection), Sort: raw(a.Sort), Skip: a.Skip, Pipeline: raw(a.Pipeline), MaxRows: maxQueryRows, MaxBytes: maxQueryBytes,
+	}
+	x, err := s.Workspaces.Documents(ctx, q)
+	if err != nil {
+		return Result{}, err
+	}
+	if x.Error != nil {
+		return refusedQuery(x.Error), nil
+	}
+	var b strings.Builder
+	for _, document := range x.Documents {
+		b.Write(document)
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "(%d documents", len(x.Documents))
+	if x.Truncated {
+		b.WriteString("; there are more")
+	}
+	b.WriteByte(')')
+	return Result{Text: b.String()}, nil
 }
 
 func (s Services) describeTables(ctx context.Context, c *Call, in engi.Workspace, a describeTablesArgs) (Result, error) {

@@ -60,6 +60,14 @@ func TestWorkspaces(t *testing.T) {
 		{"describe_tables", `{"workspace":"shop"}`, false, "table public.orders, about 3 rows\nview public.paid\n"},
 		{"describe_tables", `{"workspace":"shop","table":"orders"}`, false, "column id integer not null default nextval"},
 		{"describe_tables", `{"workspace":"shop","table":"none"}`, true, "no table"},
+		{"query_collection", `{"workspace":"shop","collection":"orders"}`, true, "no service"},
+		{"add_service", `{"workspace":"shop","type":"mongodb"}`, false, "service mongodb, FerretDB 1.24 1.24.0, is healthy"},
+		{"query_collection", `{"workspace":"shop","collection":"orders","filter":" {\"total\": {\"$gt\": 5}}"}`, false, "{\"_id\":{\"$oid\":\"665f1c2b9d3e4a0001000000\"},\"total\":7}\n(1 documents)"},
+		{"query_collection", `{"workspace":"shop","collection":"empty","service":"mongodb"}`, false, "(0 documents)"},
+		{"query_collection", `{"workspace":"shop","pipeline":"[{\"$fail\": {}}]"}`, true, "error BadValue: unknown operator: $fail"},
+		{"query_collection", `{"workspace":"shop","collection":"orders","sort":"total"}`, true, "sort: it does not begin with {"},
+		{"query_collection", `{"workspace":"shop"}`, true, "collection: it is missing"},
+		{"query_collection", `{"workspace":"shop","collection":"orders","service":"redis"}`, true, "service redis has no documents"},
 		{"run_redis_command", `{"workspace":"shop","command":["PING"]}`, false, `"PONG"`},
 		{"run_redis_command", `{"workspace":"shop","command":[]}`, true, "no command"},
 		{"enable_preview", `{"workspace":"shop"}`, false, "preview http://shop.test/\nIt is for who works in the workspace.\n"},
@@ -119,6 +127,8 @@ func TestWorkspaces(t *testing.T) {
 		{tool.Env{Owner: "carl"}, "read_workspace", `{"workspace":"shop"}`, true, "no workspace"},
 		{tool.Env{Owner: "carl", Workspace: string(x.ID)}, "read_workspace", `{}`, true, "workspace ann/shop from base is running"},
 		{tool.Env{Owner: "carl", Workspace: "ann/shop"}, "run_sql", `{"query":"insert"}`, true, "a reviewer of workspace may not do this"},
+		{tool.Env{Owner: "carl", Workspace: "ann/shop"}, "query_collection", `{"collection":"orders"}`, false, "(1 documents)"},
+		{tool.Env{Owner: "carl", Workspace: "ann/shop"}, "query_collection", `{"collection":"orders","pipeline":"[{\"$out\": \"copy\"}]"}`, true, "a reviewer of workspace may not do this"},
 		{tool.Env{Owner: "eve"}, "read_workspace", `{"workspace":"ann/shop"}`, true, "no workspace"},
 		{tool.Env{Owner: "eve", Workspace: string(x.ID)}, "run_command", `{"command":"id"}`, true, "no workspace"},
 	} {
@@ -138,7 +148,7 @@ func TestWorkspaces(t *testing.T) {
 	for _, owner := range []engi.Owner{"bob", ""} { // the empty one is the node's own
 		for _, workspace := range []string{"shop", string(x.ID)} {
 			for name, args := range map[string]string{
-				"read_workspace": `}`, "write_workspace": `,"files":[{"path":"c","content":"c"}]}`, "move_workspace_file": `,"from":"docs","to":"doc"}`, "add_service": `,"type":"mysql"}`, "run_sql": `,"query":"select 42 as n"}`, "describe_tables": `}`, "run_redis_command": `,"command":["PING"]}`, "enable_preview": `}`,
+				"read_workspace": `}`, "write_workspace": `,"files":[{"path":"c","content":"c"}]}`, "move_workspace_file": `,"from":"docs","to":"doc"}`, "add_service": `,"type":"mysql"}`, "run_sql": `,"query":"select 42 as n"}`, "describe_tables": `}`, "query_collection": `,"collection":"orders"}`, "run_redis_command": `,"command":["PING"]}`, "enable_preview": `}`,
 			} {
 				if r := use(owner, name, `{"workspace":"`+workspace+`"`+args); !r.Failed || !strings.Contains(r.Text, "no workspace") {
 					t.Errorf("%s as %q: %+v", name, owner, r)

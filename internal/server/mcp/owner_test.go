@@ -32,7 +32,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if _, err := services.Apps.Create(ctx, engi.AppSpec{Owner: "ann", Name: "ann-shop"}); err != nil {
 		t.Fatal(err)
 	}
-	desk, err := w.Workspaces.Create(ctx, engi.WorkspaceSpec{Owner: "ann", Name: "ann-desk", Services: []engi.ServiceSpec{{Type: engi.ServicePostgres}}})
+	desk, err := w.Workspaces.Create(ctx, engi.WorkspaceSpec{Owner: "ann", Name: "ann-desk", Services: []engi.ServiceSpec{{Type: engi.ServicePostgres}, {Type: engi.ServiceMongoDB}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,8 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		"move_workspace_file": {alone: args{"workspace": "ann-desk", "from": "a", "to": "b"}},
 		"add_service":         {alone: args{"workspace": "ann-desk", "type": "redis"}}, "run_sql": {alone: args{"workspace": "ann-desk", "query": "select 'Marmalade' as n"}}, "describe_tables": {alone: args{"workspace": "ann-desk"}},
 		"enable_preview": {alone: args{"workspace": "ann-desk"}}, "run_redis_command": {alone: args{"workspace": "ann-desk", "command": []string{"PING"}}},
-		"save_module": {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
+		"query_collection": {alone: args{"workspace": "ann-desk", "collection": "orders"}},
+		"save_module":      {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
 	}
 	call := func(name string, a args) *sdk.CallToolResult {
 		t.Helper()
@@ -129,7 +130,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 	if x, err := services.Apps.Get(ctx, "ann", "ann-shop"); err != nil || x.Revision != 1 {
 		t.Errorf("the tenant's app is %+v, %v", x, err)
 	}
-	if x, err := w.Workspaces.Get(ctx, "ann", "ann-desk"); err != nil || x.Revision != 0 || len(x.Services) != 1 {
+	if x, err := w.Workspaces.Get(ctx, "ann", "ann-desk"); err != nil || x.Revision != 0 || len(x.Services) != 2 {
 		t.Errorf("the tenant's workspace is %+v, %v", x, err)
 	}
 	if b, err := services.Sandboxes.Get(ctx, "ann", b.ID); err != nil || b.State != engi.Running {

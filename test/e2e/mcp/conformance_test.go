@@ -453,13 +453,14 @@ func TestInspector(t *testing.T) {
 			use("apply_to_app", "revision 2 of app "+name, "app="+name, `text=<file path="a.txt">a</file>`)
 			use("read_app", "a.txt (2 bytes)", "app="+name)
 			desk := "workspace=" + name
-			use("create_workspace", "postgres.workspace.internal:5432", "name="+name, `services=["postgres"]`)
+			use("create_workspace", "postgres.workspace.internal:5432", "name="+name, `services=["postgres","mongodb"]`)
 			use("add_service", "redis.workspace.internal", desk, "type=redis")
 			use("write_workspace", "revision 1", desk, `files=[{"path":"a.txt","content":"a"}]`)
 			use("move_workspace_file", "revision 2", desk, "from=a.txt", "to=b.txt")
 			use("read_workspace", "b.txt", desk)
 			use("run_sql", "[42]", desk, "query=select 42 as n")
 			use("describe_tables", "", desk)
+			use("query_collection", "(0 documents)", desk, "collection=orders", `filter={"total":{"$gt":5}}`)
 			use("run_redis_command", "PONG", desk, `command=["PING"]`)
 			use("enable_preview", "preview http", desk, "type=static")
 			for _, x := range list.Tools {

@@ -33,7 +33,7 @@ func settings(t *testing.T) config.Config {
 func build(t *testing.T, n *env.Running) {
 	t.Helper()
 	c := client.New(n.Endpoint().URL, n.AdminKey())
-	for _, name := range []string{"node-api", "service-postgres", "service-redis"} {
+	for _, name := range []string{"node-api", "service-mongodb", "service-postgres", "service-redis"} {
 		for _, err := range c.BuildTemplate(t.Context(), v1.TemplateRequest{Name: name}) {
 			if err != nil {
 				t.Fatal(err)

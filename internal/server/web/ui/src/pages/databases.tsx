@@ -1,16 +1,17 @@
 // The databases of a workspace: a console for each service that has one, with its tables.
 
 import { useState } from 'preact/hooks'
-import type { Service, Table as DatabaseTable, TableDescription } from '../openapi'
-import { get, list, may, segment, send } from '../api'
-import { useLive } from '../live'
+import type { Service, TableDescription } from '../openapi'
+import { get, may, segment, send } from '../api'
 import { route, setQuery } from '../route'
-import { Act, Button, bytes, Card, Empty, State, Trouble, visible } from '../ui'
+import { Act, Button, Card, Empty, State, visible } from '../ui'
+import { Documents } from './documents'
 import { Redis } from './redis'
 import { Console } from './sql'
+import { fullName, Tables, useTables } from './tables'
 import type { Part } from './workspaces'
 
-const spoken = ['postgres', 'mysql', 'redis'] // types that there is a console for
+const spoken = ['postgres', 'mysql', 'redis', 'mongodb'] // types that there is a console for
 
 export function Databases(part: Part) {
   const { of: w, path, edit, query, changed } = part
@@ -18,7 +19,7 @@ export function Databases(part: Part) {
   const s = all.find((s) => s.name === route.value.query.get('db')) ?? all[0]
   if (!may('sandboxes')) return <Empty title="This key is read-only"><p>Queries need a key with the scope sandboxes.</p></Empty>
   if (!query) return <Empty title="Databases are for reviewers and editors"><p>You may look at the files and services of this workspace. Its owner can make you a reviewer, who queries databases without changing them.</p></Empty>
-  if (!s) return <Empty title="This workspace has no database"><p>Add PostgreSQL, MariaDB or Redis to query it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
+  if (!s) return <Empty title="This workspace has no database"><p>Add PostgreSQL, MariaDB, Redis or FerretDB to query it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
   return (
     <>
       <div class="row" role="group" aria-label="Database">
@@ -27,6 +28,7 @@ export function Databases(part: Part) {
       {s.state === 'stopped'
         ? <Empty title={`${s.name} is stopped`}><p>Its data is kept.</p>{edit && <Act act={async () => { await send('POST', `${path}/services/${segment(s.name)}/restart`); changed() }}>Start it</Act>}</Empty>
         : s.state === 'starting' ? <div class="loading" role="status">{s.name} starts</div>
+        : s.type === 'mongodb' ? <Documents key={s.name} {...part} service={s} />
         : s.type !== 'redis' ? <SQL key={s.name} {...part} service={s} />
         : edit ? <Redis key={s.name} of={s} path={path} /> : <Empty title="Commands of Redis are for editors"><p>engi cannot tell which commands only read.</p></Empty>}
     </>
@@ -36,30 +38,16 @@ export function Databases(part: Part) {
 /** A name as a database reads it. */
 const quoted = (s: Service, name: string) => (s.type === 'mysql' ? `\`${name.replaceAll('`', '``')}\`` : `"${name.replaceAll('"', '""')}"`)
 
-const mostTables = 500
-
 function SQL({ service: s, ...part }: Part & { service: Service }) {
   const { path } = part
-  const at = `?service=${segment(s.name)}`
-  const tables = useLive((stop) => list<DatabaseTable>(`${path}/tables${at}`, stop), ['workspace.service'], [path, s.name])
+  const tables = useTables(path, s)
   const [chosen, setChosen] = useState<TableDescription>()
   const [insert, setInsert] = useState<string>()
-  const fullOf = (t: DatabaseTable) => [t.schema, t.name].filter(Boolean)
   return (
     <div class="files">
       <div class="stack">
-        <Card title="Tables" actions={<Button class="small" onClick={tables.reload}>Look again</Button>}>
-          <Trouble of={tables.problem} again={tables.reload} />
-          {tables.data?.length === 0 && <p class="dim">The database has no tables.</p>}
-          <ul class="faults" aria-label="Tables">
-            {tables.data?.slice(0, mostTables).map((t) => <li key={fullOf(t).join('.')} class="row spread">
-              <Act kind="plain" class="mono place" act={async () => setChosen(await get<TableDescription>(`${path}/tables/${segment(fullOf(t).join('.'))}${at}`))}>{t.schema && t.schema !== 'public' ? `${visible(t.schema)}.` : ''}{visible(t.name)}</Act>
-              <span class="dim">{t.kind === 'table' ? '' : `${t.kind} `}{t.rows === undefined ? '' : `about ${t.rows.toLocaleString()} rows `}{t.size === undefined ? '' : bytes(t.size)}</span>
-            </li>)}
-          </ul>
-          {(tables.data?.length ?? 0) > mostTables && <p class="dim">and {tables.data!.length - mostTables} more</p>}
-        </Card>
-        {chosen && <Described of={chosen} close={() => setChosen(undefined)} rows={() => setInsert(`select * from ${fullOf(chosen.table).map((n) => quoted(s, n!)).join('.')} limit 100`)} />}
+        <Tables title="Tables" of={tables} choose={async (t) => setChosen(await get<TableDescription>(`${path}/tables/${segment(fullName(t).join('.'))}?service=${segment(s.name)}`))} />
+        {chosen && <Described of={chosen} close={() => setChosen(undefined)} rows={() => setInsert(`select * from ${fullName(chosen.table).map((n) => quoted(s, n)).join('.')} limit 100`)} />}
       </div>
       <Console {...part} service={s} insert={insert} inserted={() => setInsert(undefined)} ran={tables.reload} />
     </div>

@@ -17,6 +17,8 @@ export function exactly<T>(text: string): T {
   return JSON.parse(text, ((_key: string, v: unknown, at?: { source?: string }) => (typeof v === 'number' && at?.source && at.source !== String(v) && json.rawJSON ? json.rawJSON(at.source) : v)) as (key: string, v: unknown) => unknown) as T
 }
 
+export const isNumber = (v: unknown) => typeof v === 'number' || json.isRawJSON?.(v) === true
+
 /** The text of a value that is not NULL. */
 function textOf(v: unknown): string {
   if (typeof v === 'string') return v
@@ -25,24 +27,33 @@ function textOf(v: unknown): string {
 }
 
 const long = 300 // characters of a value that are shown in the table
-const whole = 100_000 // and in a dialog
+const whole = 100_000 // and in a dialog, or as JSON
 const cells = 20_000 // that are drawn at first
 const mostColumns = 200
 
-export function Result({ of: r, text }: { of: QueryResult; text: string }) {
+interface ResultProps {
+  of: QueryResult
+  text: string
+  /** What the rows were made from, if the database has documents instead of rows. */
+  documents?: unknown[]
+}
+
+export function Result({ of: r, text, documents }: ResultProps) {
   const plots = useMemo(() => plotsOf(r), [r])
-  const [plotted, setPlotted] = useState(false)
+  const [chosen, setChosen] = useState('Table')
+  const ways = ['Table', ...(plots ? ['Plot'] : []), ...(documents?.length ? ['JSON'] : [])]
+  const as = ways.includes(chosen) ? chosen : 'Table'
+  const [one, many] = documents ? ['document', 'documents'] : ['row', 'rows']
   const n = r.rows?.length ?? 0
   const took = duration(seconds(r.took))
   if (r.error) return <Wrong of={r.error} text={text} />
-  if (!r.columns?.length) return <Card title="Done"><p role="status">{r.affected === undefined ? 'Done' : r.affected === 1 ? 'One row affected' : `${r.affected.toLocaleString()} rows affected`} in {took}.</p></Card>
+  if (!documents && !r.columns?.length) return <Card title="Done"><p role="status">{r.affected === undefined ? 'Done' : r.affected === 1 ? 'One row affected' : `${r.affected.toLocaleString()} rows affected`} in {took}.</p></Card>
   return (
-    <Card title="Result" actions={plots && <span class="row" role="group" aria-label="Show as">
-      <Button class="small" aria-pressed={!plotted} onClick={() => setPlotted(false)}>Table</Button>
-      <Button class="small" aria-pressed={plotted} onClick={() => setPlotted(true)}>Plot</Button>
+    <Card title="Result" actions={ways.length > 1 && <span class="row" role="group" aria-label="Show as">
+      {ways.map((w) => <Button key={w} class="small" aria-pressed={w === as} onClick={() => setChosen(w)}>{w}</Button>)}
     </span>}>
-      <p role="status">{n === 1 ? 'One row' : `${n.toLocaleString()} rows`} in {took}{r.truncated && <span class="err">, and more rows that are not shown</span>}.</p>
-      {plotted && plots ? <Plotted key={plots.x.map((a) => a.name).join('\0')} of={plots} /> : <Rows of={r} />}
+      <p role="status">{n === 1 ? `One ${one}` : `${n.toLocaleString()} ${many}`} in {took}{r.truncated && <span class="err">, and more {many} that are not shown</span>}.</p>
+      {as === 'JSON' ? <Whole name="Documents" text={JSON.stringify(documents, null, 2)} /> : as === 'Plot' ? <Plotted key={plots!.x.map((a) => a.name).join('\0')} of={plots!} /> : r.columns!.length > 0 && <Rows of={r} />}
     </Card>
   )
 }
@@ -55,6 +66,7 @@ function Rows({ of: r }: { of: QueryResult }) {
   useEffect(() => setShown(step), [r])
   const rows = r.rows ?? []
   const cell = (v: unknown, name: string) => {
+    if (v === undefined) return '' // a document without the field
     if (v === null) return <span class="null">NULL</span>
     const text = textOf(v)
     if (text === '') return <span class="dim">''</span>
@@ -66,7 +78,7 @@ function Rows({ of: r }: { of: QueryResult }) {
       <div class="scroll rows" role="region" aria-label="Rows" tabIndex={0}>
         <table>
           <thead><tr>{columns.map((c, i) => <th key={i}>{visible(c.name) || '?'} <span class="dim">{visible(c.type)}</span></th>)}</tr></thead>
-          <tbody>{rows.slice(0, shown).map((row, i) => <tr key={i}>{columns.map((c, j) => <td key={j} class={numeric(c) ? 'number' : ''}>{cell(row?.[j] ?? null, c.name)}</td>)}</tr>)}</tbody>
+          <tbody>{rows.slice(0, shown).map((row, i) => <tr key={i}>{columns.map((c, j) => <td key={j} class={numeric(c) ? 'number' : ''}>{cell(row?.[j], c.name)}</td>)}</tr>)}</tbody>
         </table>
       </div>
       {(rows.length > shown || r.columns!.length > mostColumns) && <p class="row">
@@ -74,9 +86,17 @@ function Rows({ of: r }: { of: QueryResult }) {
         {r.columns!.length > mostColumns && <span class="dim">{r.columns!.length - mostColumns} columns are not shown.</span>}
       </p>}
       {open && <Dialog title={visible(open.name)} onClose={() => setOpen(undefined)}>
-        <pre class="output" tabIndex={0} aria-label={visible(open.name)}>{visible(open.text.slice(0, whole))}</pre>
-        {open.text.length > whole && <p class="dim">{(open.text.length - whole).toLocaleString()} more characters are not shown.</p>}
+        <Whole name={visible(open.name)} text={open.text} />
       </Dialog>}
+    </>
+  )
+}
+
+function Whole({ name, text }: { name: string; text: string }) {
+  return (
+    <>
+      <pre class="output" tabIndex={0} aria-label={name}>{visible(text.slice(0, whole))}</pre>
+      {text.length > whole && <p class="dim">{(text.length - whole).toLocaleString()} more characters are not shown.</p>}
     </>
   )
 }
@@ -102,7 +122,7 @@ function Wrong({ of: e, text }: { of: QueryError; text: string }) {
 
 // ---- plots
 
-const numeric = (c: QueryColumn) => /^((unsigned )?(tiny|small|medium|big)?int(eger)?\d?( unsigned)?$|numeric|decimal|float|double|real|year)/i.test(c.type)
+const numeric = (c: QueryColumn) => /^(number$|(unsigned )?(tiny|small|medium|big)?int(eger)?\d?( unsigned)?$|numeric|decimal|float|double|real|year)/i.test(c.type)
 const timely = (c: QueryColumn) => /^(date|timestamp)/i.test(c.type)
 
 /** A column with what can be plotted of it. */
