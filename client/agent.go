@@ -56,7 +56,7 @@ func (c *Client) CancelRun(ctx context.Context, id string) error {
 // DecideCall allows or refuses a tool call of a run. The key needs the scope
 // approvals.
 func (c *Client) DecideCall(ctx context.Context, run, id string, d v1.CallDecision) error {
-	return c.act(ctx, &call{method: http.MethodPost, path: runs + segment(run) + "/calls" + segment(id) + "/decision", body: encode(d), once: true})
+	return c.act(ctx, &call{method: http.MethodPost, path: runs + segment(run) + "/calls" + segment(id) + "/decision", body: d, once: true})
 }
 
 // WatchRun yields the updates of a run after an offset; the last one has

@@ -61,7 +61,7 @@ func (c *Client) changeApp(ctx context.Context, name, how string, q any, key str
 	if key == "" {
 		key = rand.Text()
 	}
-	x, err := ask[v1.Applying](ctx, c, &call{method: http.MethodPost, path: apps + segment(name) + how, body: encode(q), header: http.Header{keyHeader: {key}}})
+	x, err := ask[v1.Applying](ctx, c, &call{method: http.MethodPost, path: apps + segment(name) + how, body: q, header: http.Header{keyHeader: {key}}})
 	return x.Seq, err
 }
 

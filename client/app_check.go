@@ -14,7 +14,7 @@ func (c *Client) CheckApp(ctx context.Context, name string) (v1.AppCheck, error)
 
 // ScreenshotApp returns a screenshot of a page of an app, as a PNG.
 func (c *Client) ScreenshotApp(ctx context.Context, name string, q v1.ScreenshotRequest) ([]byte, error) {
-	resp, err := c.do(ctx, &call{method: http.MethodPost, path: apps + segment(name) + "/screenshot", body: encode(q), header: http.Header{"Accept": {"image/png"}}})
+	resp, err := c.do(ctx, &call{method: http.MethodPost, path: apps + segment(name) + "/screenshot", body: q, header: http.Header{"Accept": {"image/png"}}})
 	if err != nil {
 		return nil, err
 	}

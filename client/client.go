@@ -107,7 +107,7 @@ type call struct {
 	method, path string
 	query        url.Values
 	header       http.Header
-	body         []byte    // JSON body; nil means none
+	body         any       // encoded as JSON; nil means none
 	stream       io.Reader // bytes that are sent once, instead of body
 	length       int64     // length of stream in bytes; -1 if unknown
 	trailer      http.Header
@@ -124,7 +124,11 @@ func (c *Client) send(ctx context.Context, q *call) (*http.Response, error) {
 	var body io.Reader
 	switch {
 	case q.body != nil:
-		body = bytes.NewReader(q.body)
+		data, err := json.Marshal(q.body)
+		if err != nil { // such as raw JSON that is not valid
+			return nil, failure(v1.Invalid, "correct the request", "encode the request: %v", err)
+		}
+		body = bytes.NewReader(data)
 	case q.stream != nil:
 		body = io.NopCloser(q.stream)
 	}
@@ -341,21 +345,21 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values) 
 
 // create creates a T, and no second one if the connection breaks.
 func create[T any](ctx context.Context, c *Client, path string, q any) (T, error) {
-	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), header: http.Header{keyHeader: {rand.Text()}}})
+	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: q, header: http.Header{keyHeader: {rand.Text()}}})
 }
 
 // send sends a request that may be repeated; a nil q means no body.
 func send[T any](ctx context.Context, c *Client, method, path string, q any) (T, error) {
 	x := &call{method: method, path: path}
 	if q != nil {
-		x.body = encode(q)
+		x.body = q
 	}
 	return ask[T](ctx, c, x)
 }
 
 // once sends a request that is not repeated if it may have arrived.
 func once[T any](ctx context.Context, c *Client, path string, q any) (T, error) {
-	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: encode(q), once: true})
+	return ask[T](ctx, c, &call{method: http.MethodPost, path: path, body: q, once: true})
 }
 
 // remove deletes the object at a path.
@@ -386,14 +390,5 @@ func number(n int) string {
 
 // offset returns n as a parameter.
 func offset(n int64) string { return strconv.FormatInt(n, 10) }
-
-// encode encodes a request.
-func encode(v any) []byte {
-	body, err := json.Marshal(v)
-	if err != nil {
-		panic(err) // unreachable: all types of package v1 can be encoded
-	}
-	return body
-}
 
 func segment(s string) string { return "/" + url.PathEscape(s) }

@@ -3,6 +3,7 @@ package client_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -405,6 +406,10 @@ func TestRefusals(t *testing.T) {
 		if !client.IsKind(err, v1.NotFound) {
 			t.Errorf("%s: %v, want not_found", name, err)
 		}
+	}
+	// What is no JSON is refused here.
+	if _, err := c.QueryCollection(t.Context(), "shop", v1.CollectionRequest{Collection: "orders", Filter: json.RawMessage(`{"a":`)}); !client.IsKind(err, v1.Invalid) {
+		t.Errorf("a filter that is no JSON: %v", err)
 	}
 	for _, err := range c.Watch(t.Context(), string(engi.NewExecutionID()), 0) {
 		if !client.IsKind(err, v1.NotFound) {

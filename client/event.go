@@ -46,7 +46,7 @@ func (c *Client) SendEvent(ctx context.Context, q v1.EventRequest, key string) (
 	if key == "" {
 		key = rand.Text()
 	}
-	return ask[v1.Event](ctx, c, &call{method: http.MethodPost, path: eventPath, body: encode(q), header: http.Header{keyHeader: {key}}})
+	return ask[v1.Event](ctx, c, &call{method: http.MethodPost, path: eventPath, body: q, header: http.Header{keyHeader: {key}}})
 }
 
 // Events returns events, newest first.

@@ -22,7 +22,7 @@ func (c *Client) ClearMirror(ctx context.Context) error { return c.remove(ctx, m
 // event for each package; the last one is of type result. Leaving the loop ends it. It
 // needs an admin key.
 func (c *Client) WarmMirror(ctx context.Context, files []v1.MirrorFile) iter.Seq2[v1.MirrorUpdate, error] {
-	x := &call{method: http.MethodPost, path: mirror + "/warm", body: encode(v1.MirrorWarmRequest{Files: files}), header: ndjson()}
+	x := &call{method: http.MethodPost, path: mirror + "/warm", body: v1.MirrorWarmRequest{Files: files}, header: ndjson()}
 	return events(ctx, c, x, "try again; what was fetched is kept",
 		func(e v1.MirrorUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.MirrorUpdate) bool { return e.Type == v1.EventResult })
 }

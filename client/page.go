@@ -20,7 +20,7 @@ func (c *Client) Act(ctx context.Context, session string, q v1.PageActionRequest
 	if key == "" {
 		key = rand.Text()
 	}
-	x, err := ask[v1.PageAction](ctx, c, &call{method: http.MethodPost, path: pagePath(session) + "/actions", body: encode(q), header: http.Header{keyHeader: {key}}})
+	x, err := ask[v1.PageAction](ctx, c, &call{method: http.MethodPost, path: pagePath(session) + "/actions", body: q, header: http.Header{keyHeader: {key}}})
 	return x.Seq, err
 }
 

@@ -61,7 +61,7 @@ func (c *Client) StartProcess(ctx context.Context, sandbox string, q v1.ProcessR
 		}
 		return c.process(sandbox, p), nil
 	}
-	x := &call{method: http.MethodPost, path: processesOf(sandbox), body: encode(q), header: ndjson()}
+	x := &call{method: http.MethodPost, path: processesOf(sandbox), body: q, header: ndjson()}
 	x.header.Set(keyHeader, rand.Text())
 	long, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
@@ -211,10 +211,10 @@ func (p *Process) CloseInput(ctx context.Context) error {
 
 // Signal sends a signal; its name has no SIG.
 func (p *Process) Signal(ctx context.Context, name string) error {
-	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/signal", body: encode(v1.SignalRequest{Signal: name}), once: true})
+	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/signal", body: v1.SignalRequest{Signal: name}, once: true})
 }
 
 // Resize sets the size of the terminal.
 func (p *Process) Resize(ctx context.Context, cols, rows int) error {
-	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/resize", body: encode(v1.TerminalSize{Cols: cols, Rows: rows})})
+	return p.c.act(ctx, &call{method: http.MethodPost, path: p.path + "/resize", body: v1.TerminalSize{Cols: cols, Rows: rows}})
 }

@@ -80,7 +80,7 @@ func (c *Client) RunCode(ctx context.Context, session string, q v1.CodeRequest) 
 // StreamCode runs code in a session and yields its output while it runs,
 // then an event with its result. Leaving the loop ends the run.
 func (c *Client) StreamCode(ctx context.Context, session string, q v1.CodeRequest) iter.Seq2[v1.CodeUpdate, error] {
-	x := &call{method: http.MethodPost, path: sessions + segment(session) + "/run_code", body: encode(q), once: true, header: ndjson()}
+	x := &call{method: http.MethodPost, path: sessions + segment(session) + "/run_code", body: q, once: true, header: ndjson()}
 	return events(ctx, c, x, "the session is there still: run it again if that does no harm",
 		func(e v1.CodeUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.CodeUpdate) bool { return e.Type == v1.EventResult })
 }

@@ -25,7 +25,7 @@ func (c *Client) Template(ctx context.Context, name string) (v1.Template, error)
 // cancels the build; finished steps stay cached. It needs an admin key.
 func (c *Client) BuildTemplate(ctx context.Context, q v1.TemplateRequest) iter.Seq2[v1.BuildUpdate, error] {
 	q.Async = false
-	x := &call{method: http.MethodPost, path: templates, body: encode(q), header: ndjson()}
+	x := &call{method: http.MethodPost, path: templates, body: q, header: ndjson()}
 	return events(ctx, c, x, "try again; finished steps are cached",
 		func(e v1.BuildUpdate) (string, *v1.Problem) { return e.Type, e.Error }, func(e v1.BuildUpdate) bool { return e.Type == v1.EventResult })
 }

@@ -173,13 +173,13 @@ func (c *Client) ServiceLogs(ctx context.Context, workspace, service string, byt
 // Query runs a text in a database of a workspace. Errors of the database are in
 // the result. A query that may have arrived is not repeated, unless it is read-only.
 func (c *Client) Query(ctx context.Context, workspace string, q v1.QueryRequest) (v1.QueryResult, error) {
-	return ask[v1.QueryResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/query", body: encode(q), once: !q.ReadOnly})
+	return ask[v1.QueryResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/query", body: q, once: !q.ReadOnly})
 }
 
 // QueryCollection finds or aggregates documents of a mongodb service. Errors of the service are in the result. A
 // pipeline that may have arrived is not repeated, because it may write.
 func (c *Client) QueryCollection(ctx context.Context, workspace string, q v1.CollectionRequest) (v1.CollectionResult, error) {
-	return ask[v1.CollectionResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/documents", body: encode(q), once: len(q.Pipeline) > 0})
+	return ask[v1.CollectionResult](ctx, c, &call{method: http.MethodPost, path: workspaces + segment(workspace) + "/documents", body: q, once: len(q.Pipeline) > 0})
 }
 
 // Explain returns the plan of a database for a query.
