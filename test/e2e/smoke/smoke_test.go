@@ -447,15 +447,16 @@ func buildApp(t *testing.T, s *env.Server) {
 	}
 }
 
-// fillWorkspace writes files of a workspace through the API and in its sandbox,
-// restores an earlier revision, kills the server, and clones the workspace
+// fillWorkspace writes files of a workspace through the API, in its sandbox and in a session there,
+// queries its database, kills the server, restores an earlier revision, and clones the workspace
 // with git.
 func fillWorkspace(t *testing.T, s *env.Server) {
 	ctx := t.Context()
 	text := func(path, content string) []v1.WorkspaceWrite {
 		return []v1.WorkspaceWrite{{Path: path, Content: &content}}
 	}
-	x, err := s.CreateWorkspace(ctx, v1.WorkspaceRequest{Name: "shop", Files: text("index.html", "one\n")})
+	s.Run("template", "build", "service-postgres")
+	x, err := s.CreateWorkspace(ctx, v1.WorkspaceRequest{Name: "shop", Files: text("index.html", "one\n"), Services: []v1.ServiceRequest{{Type: "postgres"}}})
 	if err != nil || x.Revision != 1 {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -484,11 +485,33 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "cat noted.txt"}); err != nil || p.Stdout != "noted\n" {
 		t.Errorf("after the session: %+v, %v", p, err)
 	}
-	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
-		t.Error(err)
+	// Committed rows of a real PostgreSQL outlive the server, its sandbox and the workspace's sleep.
+	query := func(sql, want string, args ...json.RawMessage) {
+		t.Helper()
+		r, err := s.Query(ctx, "shop", v1.QueryRequest{Text: sql, Args: args})
+		rows, _ := json.Marshal(r.Rows)
+		if err != nil || r.Error != nil || string(rows) != want {
+			t.Errorf("%s: %s, %+v, %v; want %s", sql, rows, r.Error, err, want)
+		}
+	}
+	query("CREATE TABLE orders (n int, price numeric)", "[]")
+	query("INSERT INTO orders VALUES ($1, $2) RETURNING n", "[[1]]", json.RawMessage("1"), json.RawMessage(`"12.50"`))
+	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "getent hosts postgres.workspace.internal"}); err != nil || !strings.Contains(p.Stdout, "postgres.workspace.internal") {
+		t.Errorf("the name of the service in the sandbox: %+v, %v", p, err)
 	}
 	s.Kill()
 	s.Start()
+	query("SELECT n, price FROM orders", `[[1,12.50]]`)
+	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.StartWorkspace(ctx, "shop"); err != nil {
+		t.Error(err)
+	}
+	query("SELECT sum(price) FROM orders", `[[12.50]]`)
+	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
+		t.Error(err)
+	}
 	if r, err := s.RestoreWorkspace(ctx, "shop", 1, "index.html"); err != nil || r.Number < 4 {
 		t.Errorf("restored: %+v, %v", r, err)
 	}
