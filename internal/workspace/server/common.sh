@@ -27,5 +27,21 @@ keep() {
 	sync $data
 }
 
+# full says whether the volume is full. A server that has filled it needs room to start again, for
+# its log at least. So 32 MiB of the volume are kept for that moment, and kept again once there
+# is room.
+full() {
+	room=$(($(stat -f -c '%a*%S/1048576' $data)))
+	if [ -e $data/reserve ] && [ $room -lt 24 ]; then
+		mv -T $data/reserve $data/full # needs no room
+	elif [ ! -e $data/reserve ] && [ $room -ge 64 ]; then
+		fallocate -l 32M $data/reserve || rm -f $data/reserve # a volume need not have one
+		rm -f $data/full
+	fi
+	[ -e $data/full ] || return 1
+	: > $data/full # gives the room
+	sync $data
+}
+
 # enter goes on as the server.
 enter() { exec setpriv --reuid="$user" --regid="$user" --init-groups -- "$@"; }

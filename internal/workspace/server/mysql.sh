@@ -5,4 +5,5 @@ if fresh; then
 	as mariadbd "$@" --datadir=$data/new --bootstrap < $run/settings
 	keep
 fi
+if full; then echo "The volume is full: delete data." >&2; fi
 enter mariadbd "$@" --datadir=$data/server --socket=/run/mysqld/mysqld.sock --pid-file=/run/mysqld/mysqld.pid --port=3306 --bind-address='*'

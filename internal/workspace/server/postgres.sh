@@ -21,4 +21,9 @@ END
 chmod 0755 $run
 chmod 0644 $run/pg_hba.conf
 install -d -o postgres -g postgres -m 2775 /run/postgresql
-enter postgres -D $data/server -c listen_addresses='*' -c port=5432 -c hba_file=$run/pg_hba.conf -c unix_socket_directories=/run/postgresql
+set --
+if full; then
+	set -- -c default_transaction_read_only=on
+	echo "The volume is full, so transactions are read-only unless they are begun with READ WRITE. Delete data, and restart the service." >&2
+fi
+enter postgres "$@" -D $data/server -c listen_addresses='*' -c port=5432 -c hba_file=$run/pg_hba.conf -c unix_socket_directories=/run/postgresql
