@@ -276,7 +276,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		anthropic.Resource(n.Agents()),
 		rest.ToolServers(n.remote),
 		rest.Docs(n.Docs()),
-		rest.Events(n.Events(), n.Functions()),
+		rest.Events(n.Events(), n.Functions(), n.Workspaces()),
 		rest.Functions(n.Events(), n.Functions()),
 		rest.Webhooks(n.Webhooks()),
 		rest.Approvals(n.approvals, n.Events()),

@@ -121,7 +121,7 @@ func (o *Options) Serve() *rest.Server {
 		anthropic.Resource(o.Agents),
 		rest.ToolServers(o.ToolServers),
 		rest.Docs(o.Docs),
-		rest.Events(o.Events, o.Functions),
+		rest.Events(o.Events, o.Functions, o.Workspaces),
 		rest.Functions(o.Events, o.Functions),
 		rest.Webhooks(o.Webhooks),
 		rest.Approvals(o.Approvals, o.Events),

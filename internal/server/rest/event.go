@@ -20,8 +20,9 @@ const (
 )
 
 type events struct {
-	log       engi.Events
-	functions engi.Functions
+	log        engi.Events
+	functions  engi.Functions
+	workspaces engi.Workspaces // nil if the node has none
 }
 
 type anEvent = byID[engi.EventID]
@@ -51,15 +52,16 @@ type getFunctionRun struct {
 	Wait string `query:"wait" example:"30s" doc:"Maximum time to wait until the run ends; at most 60s"`
 }
 
-// Events returns the routes of the event log.
-func Events(log engi.Events, functions engi.Functions) Resource {
-	e := &events{log, functions}
+// Events returns the routes of the event log. Collaborators see the events of workspaces.
+func Events(log engi.Events, functions engi.Functions, workspaces engi.Workspaces) Resource {
+	e := &events{log, functions, workspaces}
 	return Resource{tag: "events", about: "the log of events, and the durable functions that events start", routes: []Route{
 		raw(Route{
 			Pattern: "GET " + eventPath, ID: "list-events", Summary: "List or stream events", Access: reads(engi.ScopeEvents),
 			Text: "A list has the newest events first, or, with after, the oldest. With an Accept header for NDJSON or SSE, the answer is a stream that continues with new events: " +
 				"a client that reconnects with the seq of the last event it received misses nothing and receives nothing twice, also after a restart of the server. " +
-				"If the log has dropped some of the requested events to keep its limits, the first event has the type events.dropped.",
+				"If the log has dropped some of the requested events to keep its limits, the first event has the type events.dropped. " +
+				"Events of a workspace that somebody else shares with the caller are only found with its ID as the subject.",
 			Answers: append([]answer{jsonOf[v1.List[v1.Event]](http.StatusOK, nil)}, streamOf[v1.Event](nil, httpio.NDJSON, httpio.SSE)...),
 		}, e.list),
 		fetch(Route{Pattern: "GET " + eventPath + "/{id}", ID: "get-event", Summary: "Get an event", Access: reads(engi.ScopeEvents)}, e.get),
@@ -69,7 +71,7 @@ func Events(log engi.Events, functions engi.Functions) Resource {
 // Functions returns the routes for events that start durable functions; service may be nil.
 func Functions(log engi.Events, service engi.Functions) Resource {
 	absent := absentUnless(service != nil, "this node has no functions", "switch them on in its configuration, section [events]")
-	f := &events{log, service}
+	f := &events{log: log, functions: service}
 	look, change := reads(engi.ScopeEvents), writes(engi.ScopeEvents)
 	return Resource{tag: "events", missing: absent, routes: []Route{
 		send(Route{
@@ -116,9 +118,13 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 	if err != nil {
 		return err
 	}
+	viewer, err := e.viewerOf(c, in.Subject)
+	if err != nil {
+		return err
+	}
 	if c.form == httpio.JSON {
 		f.After, f.Oldest = max(after, 0), after >= 0
-		all, err := e.log.List(c, c.viewer(), f)
+		all, err := e.log.List(c, viewer, f)
 		if err != nil {
 			return err
 		}
@@ -136,13 +142,45 @@ func (e *events) list(c *call, in *listEvents, _ none) error {
 	}
 	f.After = after
 	sent := 0
-	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.log.Follow(ctx, c.viewer(), f) },
+	return stream(c, func(ctx context.Context) iter.Seq2[engi.Event, error] { return e.follow(ctx, c.viewer(), viewer, f) },
 		func(out *httpio.EventWriter, x engi.Event) (bool, error) {
 			after = x.Seq
 			sent++
 			return sent == in.Limit, out.Send("message", atOffset(x.Seq), eventOf(x))
 		},
 		func(kind string, p *v1.Problem) any { return v1.Event{Type: kind, Seq: after, Error: p} })
+}
+
+// viewerOf returns who sees the events about a subject: the caller, or, if it is a workspace that somebody else
+// shares with the caller, its owner.
+func (e *events) viewerOf(c *call, subject string) (engi.Viewer, error) {
+	id, err := engi.ParseWorkspaceID(subject)
+	if err != nil || e.workspaces == nil {
+		return c.viewer(), nil
+	}
+	w, err := e.workspaces.Get(c, c.viewer(), string(id))
+	if engi.Is(err, engi.NotFound) || err == nil && c.viewer().Sees(w.Owner) {
+		return c.viewer(), nil // who also sees those of a workspace that was removed
+	}
+	return w.Owner.Viewer(), err
+}
+
+// follow yields events that viewer sees, until caller may not see them any more.
+func (e *events) follow(ctx context.Context, caller, viewer engi.Viewer, f engi.EventFilter) iter.Seq2[engi.Event, error] {
+	if caller == viewer {
+		return e.log.Follow(ctx, viewer, f)
+	}
+	return func(yield func(engi.Event, error) bool) {
+		for x, err := range e.log.Follow(ctx, viewer, f) {
+			if _, lost := e.workspaces.Get(ctx, caller, f.Subject); err == nil && lost != nil {
+				yield(engi.Event{}, lost)
+				return
+			}
+			if !yield(x, err) {
+				return
+			}
+		}
+	}
 }
 
 func (e *events) get(c *call, in *anEvent) (v1.Event, error) {

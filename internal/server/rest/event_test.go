@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/test/apitest"
 )
@@ -132,5 +133,68 @@ func TestNodeWithoutFunctions(t *testing.T) {
 		if p := refused(t, ask(t, w, method, path, `{"name":"x"}`), 501, engi.Unsupported); !strings.Contains(p.Remedy, "[events]") {
 			t.Errorf("%s: remedy %q", route, p.Remedy)
 		}
+	}
+}
+
+// TestEventsOfSharedWorkspace lets a collaborator see the events of a workspace, as long as it is shared.
+func TestEventsOfSharedWorkspace(t *testing.T) {
+	w := newFixture(t, nil)
+	id := read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"shop"}`), 201).ID
+	other := read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"other"}`), 201).ID
+	happen := func(subject, kind string) {
+		t.Helper()
+		if _, err := w.Apps.Log.Append(t.Context(), engi.EventSpec{Owner: "ann", Subject: subject, Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	happen(id, engi.EventWorkspaceUpdated)
+	happen(other, engi.EventWorkspaceUpdated)
+	list := func(secret, query string) []v1.Event {
+		t.Helper()
+		return read[v1.List[v1.Event]](t, ask(t, w, "GET", "/v1/events"+query, "", "Authorization", "Bearer "+secret), 200).Items
+	}
+	if all := list(w.Other, "?subject="+id); len(all) != 0 {
+		t.Errorf("a stranger sees %+v", all)
+	}
+	share := func(people string) {
+		t.Helper()
+		read[v1.Workspace](t, ask(t, w, "PATCH", "/v1/workspaces/"+id, `{"collaborators":[`+people+`]}`), 200)
+	}
+	share(`{"owner":"bob","role":"viewer"}`)
+	if all := list(w.Other, "?subject="+id); len(all) != 1 || all[0].Subject != id {
+		t.Errorf("a collaborator sees %+v", all)
+	}
+	for _, query := range []string{"", "?subject=" + other, "?owner=ann", "?type=workspace.*"} {
+		if all := list(w.Other, query); slices.ContainsFunc(all, func(e v1.Event) bool { return e.Owner == "ann" }) {
+			t.Errorf("%q: a collaborator sees %+v", query, all)
+		}
+	}
+	server := httptest.NewServer(w.Handler)
+	defer server.Close()
+	c := client.New(server.URL, w.Other)
+	kinds := []string{engi.EventWorkspaceUpdated, engi.EventWorkspaceState, "lost"}
+	seen := 0
+	for e, err := range c.FollowEvents(t.Context(), 0, client.EventFilter{Subject: id}) {
+		switch {
+		case seen == len(kinds)-1:
+			if !client.IsKind(err, v1.NotFound) {
+				t.Errorf("after the end of the role: %+v, %v", e, err)
+			}
+		case err != nil || e.Type != kinds[seen]:
+			t.Errorf("%+v, %v; want %s", e, err, kinds[seen])
+		}
+		switch seen++; seen {
+		case 1:
+			happen(id, engi.EventWorkspaceState)
+		case 2:
+			share("")
+			happen(id, engi.EventWorkspaceState)
+		}
+		if err != nil {
+			break
+		}
+	}
+	if seen != len(kinds) {
+		t.Errorf("%d events", seen)
 	}
 }
