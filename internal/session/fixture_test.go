@@ -520,8 +520,8 @@ func (w shared) Start(ctx context.Context, viewer engi.Viewer, idOrName string) 
 	if err != nil {
 		return x, err
 	}
-	if b, err := (liveSandboxes{w.fixture}).Get(ctx, engi.Everyone, x.Sandbox); err != nil || b.State == engi.Stopped {
-		b, err := liveSandboxes{w.fixture}.Create(ctx, engi.SandboxSpec{
+	if b, err := liveSandboxes(w).Get(ctx, engi.Everyone, x.Sandbox); err != nil || b.State == engi.Stopped {
+		b, err := liveSandboxes(w).Create(ctx, engi.SandboxSpec{
 			Owner: x.Owner, Template: x.Template, Size: engi.Size{Memory: 1 << 29}, Network: engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"c.example"}},
 			Lifetime: engi.Lifetime{Idle: 10 * time.Minute, OnTimeout: engi.EndHibernate, AutoResume: true},
 		})

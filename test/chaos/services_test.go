@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +25,11 @@ const (
 	serviceFaults     = 6   // number of faults in make test; make chaos has 1000
 	mostServiceFaults = 300 // maximum number of faults, also for make soak: each takes seconds
 	databaseName      = "shop"
+	documents         = 100 // in the collection of mongodb, to which nothing is written during the faults
+	mostRepair        = 10 * time.Second
 )
+
+var serviceKinds = []string{"mongodb", "mysql", "nginx", "postgres", "redis"}
 
 // A database is a service to which a client writes numbers, each of them once.
 type database struct {
@@ -167,7 +173,7 @@ var serviceMishaps = []struct {
 	}},
 	{"kill the node as a service restarts", func(s *serviceScenario) {
 		done := make(chan struct{})
-		name := []string{"postgres", "mysql", "redis"}[s.rng.IntN(3)]
+		name := serviceKinds[s.rng.IntN(len(serviceKinds))]
 		go func() {
 			defer close(done)
 			s.c.RestartService(s.t.Context(), databaseName, name) // the call may be interrupted
@@ -190,7 +196,9 @@ func TestChaosOfServices(t *testing.T) {
 	n.pools = "none"
 	n.start(t)
 	s := &serviceScenario{server: n, t: t, rng: rand.New(rand.NewPCG(seed, seed)), c: client.New(n.url, n.key)}
-	for _, kind := range []string{"postgres", "mysql", "redis"} {
+	q := v1.WorkspaceRequest{Name: databaseName}
+	for _, kind := range serviceKinds {
+		q.Services = append(q.Services, v1.ServiceRequest{Type: kind, Exposed: kind == "mongodb"})
 		build := exec.Command(n.bin, "template", "build", "service-"+kind)
 		build.Env = append(os.Environ(), "ENGI_DATA_DIR="+n.dir)
 		if out, err := build.CombinedOutput(); err != nil {
@@ -206,7 +214,7 @@ func TestChaosOfServices(t *testing.T) {
 			}
 		}
 	})
-	if _, err := s.c.CreateWorkspace(t.Context(), v1.WorkspaceRequest{Name: databaseName, Services: []v1.ServiceRequest{{Type: "postgres"}, {Type: "mysql"}, {Type: "redis"}}}); err != nil {
+	if _, err := s.c.CreateWorkspace(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
 	s.healthy("at first")
@@ -215,6 +223,7 @@ func TestChaosOfServices(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.fillCollection()
 	all := []*database{sqlDatabase("postgres", "insert into t values ($1)"), sqlDatabase("mysql", "insert into t values (?)"), redisDatabase()}
 	writing, end := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
@@ -238,6 +247,7 @@ func TestChaosOfServices(t *testing.T) {
 		for _, d := range all {
 			s.check(f.name, d)
 		}
+		s.checkCollection(f.name)
 		if t.Failed() {
 			t.Fatalf("fault %d, %s", i+1, f.name)
 		}
@@ -253,6 +263,9 @@ func TestChaosOfServices(t *testing.T) {
 		}
 	}
 	t.Logf("faults: %v; the slowest was over after %v", counts, slow)
+	if limit := mostRepair * slack(); slow > limit {
+		t.Errorf("a fault was over after %v, the goal is %v", slow, limit)
+	}
 
 	if err := s.c.RemoveWorkspace(t.Context(), databaseName); err != nil {
 		t.Error(err)
@@ -272,7 +285,7 @@ func (s *serviceScenario) healthy(after string) {
 	for began := time.Now(); ; pause(ctx, 50*time.Millisecond) {
 		all, err := s.c.Services(ctx, databaseName)
 		sick := slices.DeleteFunc(slices.Clone(all), func(x v1.Service) bool { return x.State == v1.ServiceHealthy })
-		if err == nil && len(all) == 3 && len(sick) == 0 && s.answer() {
+		if err == nil && len(all) == len(serviceKinds) && len(sick) == 0 && s.answer() {
 			return
 		}
 		for _, x := range sick {
@@ -299,8 +312,68 @@ func (s *serviceScenario) answer() bool {
 			return false
 		}
 	}
+	if _, err := s.count(ctx); err != nil {
+		return false
+	}
 	_, err := s.c.RedisCommand(ctx, databaseName, "redis", "PING")
 	return err == nil
+}
+
+// fillCollection inserts documents with a client of Python through engi workspace connect.
+func (s *serviceScenario) fillCollection() {
+	const python = "../e2e/workspace/py/.venv/bin/python"
+	if _, err := os.Stat(python); err != nil {
+		env.Need(s.t, python+" (make packages)")
+	}
+	connect := exec.Command(s.bin, "workspace", "connect", databaseName, "mongodb")
+	connect.Env = append(os.Environ(), "ENGI_DATA_DIR="+s.dir)
+	out, err := connect.StdoutPipe()
+	if err == nil {
+		err = connect.Start()
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() {
+		if err := connect.Process.Signal(os.Interrupt); err != nil {
+			s.t.Error(err)
+		}
+		if err := connect.Wait(); err != nil {
+			s.t.Errorf("connect: %v", err)
+		}
+	}()
+	at, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	script := fmt.Sprintf("import sys, pymongo; pymongo.MongoClient(sys.argv[1]).get_default_database().t.insert_many([{'n': i} for i in range(%d)])", documents)
+	if said, err := exec.CommandContext(s.t.Context(), python, "-c", script, strings.TrimSpace(at)).CombinedOutput(); err != nil {
+		s.t.Fatalf("%v: %s", err, said)
+	}
+}
+
+// count returns the number of documents in the collection.
+func (s *serviceScenario) count(ctx context.Context) (int, error) {
+	r, err := s.c.QueryCollection(ctx, databaseName, v1.CollectionRequest{Service: "mongodb", Collection: "t"})
+	if err == nil && r.Error != nil {
+		err = fmt.Errorf("mongodb refuses: %s", r.Error.Text)
+	}
+	return len(r.Documents), err
+}
+
+// checkCollection compares the collection with what was inserted.
+func (s *serviceScenario) checkCollection(after string) {
+	var n int
+	var err error
+	for range 20 { // the server may have just been restarted
+		if n, err = s.count(s.t.Context()); err == nil {
+			break
+		}
+		pause(s.t.Context(), 500*time.Millisecond)
+	}
+	if err != nil || n != documents {
+		s.t.Errorf("%s: mongodb has %d documents of %d: %v", after, n, documents, err)
+	}
 }
 
 // check compares the contents of a database with the acknowledged numbers.
