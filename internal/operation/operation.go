@@ -15,9 +15,11 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,6 +76,8 @@ type Manager struct {
 	end  context.CancelCauseFunc
 	work sync.WaitGroup
 
+	starting sync.RWMutex // held by Start for reading, and by Run while it looks for interrupted operations
+
 	mu   sync.Mutex
 	live map[engi.OperationID]*running // guarded by mu
 }
@@ -112,14 +116,11 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 		m.mu.Unlock()
 		m.work.Wait()
 	}()
-	all, err := m.o.Store.Running(ctx)
+	all, err := m.interrupted(ctx)
 	if err != nil {
 		return err
 	}
 	for _, op := range all {
-		if m.find(op.ID) != nil {
-			continue // it was started just now
-		}
 		op.Attempt++
 		m.o.Log.InfoContext(ctx, "an operation that a restart interrupted is begun again", "operation", op.ID, "type", op.Type, "attempt", op.Attempt)
 		if err := m.again(ctx, op); err != nil {
@@ -129,6 +130,18 @@ func (m *Manager) Run(ctx context.Context, ready func()) error {
 	ready()
 	<-ctx.Done()
 	return nil
+}
+
+// interrupted returns the operations that were running when the node stopped. Those that have been
+// started since then are not among them, even if they end meanwhile.
+func (m *Manager) interrupted(ctx context.Context) ([]engi.Operation, error) {
+	m.starting.Lock()
+	defer m.starting.Unlock()
+	m.mu.Lock()
+	started := maps.Clone(m.live)
+	m.mu.Unlock()
+	all, err := m.o.Store.Running(ctx)
+	return slices.DeleteFunc(all, func(op engi.Operation) bool { return started[op.ID] != nil }), err
 }
 
 // again restarts an interrupted operation, or fails it if restarting is pointless.
@@ -174,6 +187,8 @@ func (m *Manager) Start(ctx context.Context, spec engi.OperationSpec) (_ engi.Op
 	if count >= maxRunning {
 		return engi.Operation{}, engi.Errorf(engi.Exhausted, "%d operations go on already", count).WithRetry(engi.Retry{AfterMillis: 5000})
 	}
+	m.starting.RLock()
+	defer m.starting.RUnlock()
 	if err := m.o.Store.Put(ctx, op); err != nil {
 		return engi.Operation{}, err
 	}

@@ -81,6 +81,46 @@ func said(t *testing.T, m *operation.Manager, id engi.OperationID, after int64) 
 	return
 }
 
+// listing is a store that calls listed after it has listed the operations that are running.
+type listing struct {
+	operation.Store
+	listed func()
+}
+
+func (l listing) Running(ctx context.Context) ([]engi.Operation, error) {
+	all, err := l.Store.Running(ctx)
+	l.listed()
+	return all, err
+}
+
+// TestStartDuringRun starts an operation before the manager has looked for interrupted ones, and ends it just
+// after they were listed: it must be carried out once.
+func TestStartDuringRun(t *testing.T) {
+	var attempts []int
+	goOn := make(chan struct{})
+	f := newFixture(t, func(_ context.Context, op engi.Operation, _ func(engi.Progress)) error {
+		attempts = append(attempts, op.Attempt)
+		<-goOn
+		return nil
+	})
+	var m *operation.Manager
+	var op engi.Operation
+	m = operation.New(t.Context(), operation.Options{Store: listing{store.Operations(f.db), func() {
+		close(goOn)
+		if end, err := m.Wait(t.Context(), "ann", op.ID); err != nil || end.State != engi.OperationDone {
+			t.Errorf("%+v, %v", end, err)
+		}
+	}}, Dir: f.dir, Work: f.work})
+	op = f.start(m)
+	ctx, stop := context.WithCancel(t.Context())
+	if err := m.Run(ctx, stop); err != nil {
+		t.Fatal(err)
+	}
+	if len(attempts) != 1 || attempts[0] != 1 {
+		t.Errorf("carried out in the attempts %v", attempts)
+	}
+}
+
 func TestOperationsAreWatchedFromAnywhere(t *testing.T) {
 	f := newFixture(t, func(_ context.Context, _ engi.Operation, progress func(engi.Progress)) error {
 		for i := range 3 {
