@@ -15,8 +15,8 @@ type SSHServer struct {
 	Fingerprint string `json:"fingerprint" example:"SHA256:uNiVztksCsDhcc0u9e8BrqK0hSaSn9Fv2zXdS9oy0zQ"`
 }
 
-// An SSHKey gives the holder of its private key access to sessions and sandboxes of its
-// owner over SSH.
+// An SSHKey gives the holder of its private key access to sessions, sandboxes and
+// workspaces of its owner over SSH.
 type SSHKey struct {
 	ID          string     `json:"id" example:"ssh_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Owner       string     `json:"owner,omitempty"`

@@ -32,8 +32,8 @@ type sshKeyAdd struct {
 }
 
 func (sshKeyAdd) Help() string {
-	return `The holder of the private key can use your sessions and sandboxes over SSH. Prints only the ID on
-standard output.
+	return `The holder of the private key can use your sessions, sandboxes and workspaces over SSH. Prints only
+the ID on standard output.
 
 Examples:
   engi ssh-key add ~/.ssh/id_ed25519.pub

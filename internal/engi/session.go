@@ -13,7 +13,7 @@ type SessionSpec struct {
 	Owner       Owner
 	Name        string            // unique per owner; empty for none
 	Template    string            // template of the sandboxes; empty means the node's default for sessions, with the configured dependencies
-	Workspace   string            `json:",omitzero"` // ID or name of a workspace of the owner, in whose sandbox the session works; empty for none. What describes sandboxes and volumes must then be zero
+	Workspace   string            `json:",omitzero"` // ID or name of a workspace of the owner, in whose sandbox the session works; empty for none. Fields that describe sandboxes and volumes must then be zero
 	Size        Size              // limits of the sandboxes; zero fields mean the node's default for sessions
 	Mode        SessionMode       // empty means the node's default
 	Persistence Persistence       // empty means session

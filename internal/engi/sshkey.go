@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// An SSHKey lets the holder of the private key use the sessions and sandboxes of
-// its owner over SSH. It is a value.
+// An SSHKey lets the holder of the private key use the sessions, sandboxes and
+// workspaces of its owner over SSH. It is a value.
 type SSHKey struct {
 	ID          SSHKeyID
 	Owner       Owner

@@ -62,7 +62,7 @@ func (m *Manager) RunCode(ctx context.Context, viewer engi.Viewer, idOrName stri
 		l.endUse()
 		// The standby process starts before the sandbox is left, because the sandbox cannot
 		// hibernate until then.
-		if !sandboxAlive || !m.spawn(func(ctx context.Context) {
+		if !sandboxAlive || live.record().Workspace != "" || !m.spawn(func(ctx context.Context) {
 			defer l.leaveSandbox()
 			m.startStandby(ctx, live, l)
 		}) {
@@ -121,13 +121,26 @@ func (m *Manager) run(ctx context.Context, live *liveSession, l *lease, spec eng
 	opt := denoOptions(live.record(), l)
 	opt.Env = maps.Clone(spec.Env)
 	r, err := deno.Start(ctx, l.guest, opt)
+	if err == nil && live.hasLeft(l.sandbox) {
+		if err := r.Kill(ctx); err != nil {
+			m.opt.Log.WarnContext(ctx, "end code in a workspace that its session has left", "session", live.id, "error", err)
+		}
+		return engi.CodeResult{}, engi.Errorf(engi.Unavailable, "the session was released before the code ran").WithRemedy("run it again, if the session has not ended")
+	}
 	if err != nil {
 		if engi.Is(err, engi.NotFound) {
-			err = engi.Errorf(engi.Unsupported, "the session's template has no Deno: %w", err).WithRemedy("use the template base, or a template based on it")
+			err = engi.Errorf(engi.Unsupported, "the template of the session's sandbox has no Deno: %w", err).WithRemedy("use the template base, or a template based on it")
 		}
 		return engi.CodeResult{}, err
 	}
 	return r.Run(ctx, q, out)
+}
+
+// hasLeft reports whether a session in a workspace has left a sandbox, in which none of its code may
+// start any more. Other sandboxes end with their sessions.
+func (live *liveSession) hasLeft(id engi.SandboxID) bool {
+	r := live.record()
+	return r.Workspace != "" && (!r.Ended.IsZero() || r.Sandbox != id)
 }
 
 // lossTime is the maximum time for which a dead sandbox may appear to be running.
@@ -150,10 +163,10 @@ func (m *Manager) explainLoss(ctx context.Context, id engi.SandboxID, res *engi.
 		return false
 	}
 	cause := engi.CauseSandboxLost
-	message := "the session's sandbox died while the code ran; its volume is kept"
+	message := "the session's sandbox died while the code ran; its files are kept"
 	if sandbox.End == engi.CauseMemory || sandbox.End == engi.CauseDisk {
 		cause = sandbox.End
-		message = fmt.Sprintf("the session's sandbox was ended: %s; its volume is kept", sandbox.End.Remedy())
+		message = fmt.Sprintf("the session's sandbox was ended: %s; its files are kept", sandbox.End.Remedy())
 	}
 	res.OK, res.Value = false, nil
 	res.Error = &engi.CodeError{Cause: cause, Message: message}

@@ -108,27 +108,25 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 
 // enterWorkspace leases the sandbox of a session's workspace, which it starts if it is not running.
 func (m *Manager) enterWorkspace(ctx context.Context, live *liveSession, r Record) (*lease, error) {
-	w, err := m.opt.Shared.Get(ctx, r.Owner.Viewer(), string(r.Workspace))
-	for started := false; err == nil; started = true {
-		if started || w.State != engi.WorkspaceRunning || w.Sandbox == "" {
-			if w, err = m.opt.Shared.Start(ctx, r.Owner.Viewer(), string(r.Workspace)); err != nil {
-				break
-			}
-			started = true
+	enter := func(w engi.Workspace) (*lease, error) {
+		if err := m.update(ctx, live, func(r *Record) { r.Sandbox = w.Sandbox }); err != nil {
+			return nil, err
 		}
-		if err = m.update(ctx, live, func(r *Record) { r.Sandbox = w.Sandbox }); err != nil {
-			break
-		}
-		var l *lease
-		if l, err = m.acquire(ctx, live, w.Sandbox, false); err == nil {
-			return l, nil
-		}
-		if started || !engi.Is(err, engi.NotFound) {
-			break
-		}
-		err = nil // the sandbox has ended, and the workspace does not know yet
+		return m.acquire(ctx, live, w.Sandbox, false)
 	}
-	return nil, err
+	w, err := m.opt.Shared.Get(ctx, r.Owner.Viewer(), string(r.Workspace))
+	if err != nil {
+		return nil, err
+	}
+	if w.State == engi.WorkspaceRunning && w.Sandbox != "" {
+		if l, err := enter(w); !engi.Is(err, engi.NotFound) {
+			return l, err
+		}
+	}
+	if w, err = m.opt.Shared.Start(ctx, r.Owner.Viewer(), string(r.Workspace)); err != nil {
+		return nil, err
+	}
+	return enter(w)
 }
 
 // acquire leases a sandbox. fresh means that no program has run in it yet.
@@ -142,7 +140,11 @@ func (m *Manager) acquire(ctx context.Context, live *liveSession, id engi.Sandbo
 	prepared := live.prepared == id
 	live.mu.Unlock()
 	if err == nil && !prepared {
-		err = deno.Prepare(ctx, g, live.id, fresh && sandbox.Snapshot == "")
+		of := engi.SessionID("") // all code in a sandbox of its own
+		if live.record().Workspace != "" {
+			of = live.id
+		}
+		err = deno.Prepare(ctx, g, of, fresh && sandbox.Snapshot == "")
 	}
 	if err == nil {
 		err = m.ensureRepository(ctx, live, g, id)
@@ -318,5 +320,7 @@ func (m *Manager) warm(ctx context.Context, live *liveSession) {
 	}
 	l.endUse()
 	defer l.leaveSandbox()
-	m.startStandby(ctx, live, l)
+	if live.record().Workspace == "" { // a process that waits would outlive a session in a workspace
+		m.startStandby(ctx, live, l)
+	}
 }

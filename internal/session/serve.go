@@ -56,24 +56,36 @@ func (m *Manager) release(ctx context.Context, live *liveSession, cause string) 
 	return m.stop(ctx, live, r.Sandbox, cause)
 }
 
-// stop stops a session's sandbox; in that of a workspace, it ends the session's code. The caller
-// holds sandboxLock.
+// stop stops a session's sandbox; in a workspace, it only ends the session's code. The caller holds
+// sandboxLock.
 func (m *Manager) stop(ctx context.Context, live *liveSession, id engi.SandboxID, cause string) error {
-	end := m.sandboxes.Destroy
-	if live.record().Workspace != "" {
-		end = func(ctx context.Context, id engi.SandboxID) error {
-			g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
-			if err != nil {
-				return ignoreNotFound(err)
-			}
-			defer leave()
-			return deno.Kill(ctx, g, live.id)
+	if live.record().Workspace == "" {
+		if err := m.sandboxes.Destroy(ctx, id); err != nil {
+			return err
 		}
+		return m.clearSandbox(ctx, live, id, cause)
 	}
-	if err := end(ctx, id); err != nil {
+	if err := m.endCode(ctx, live, id); err != nil {
 		return err
 	}
-	return m.clearSandbox(ctx, live, id, cause)
+	if err := m.clearSandbox(ctx, live, id, cause); err != nil {
+		return err
+	}
+	return m.endCode(ctx, live, id) // which was started in between; none is started from now on
+}
+
+// endCode ends a session's code in the sandbox of its workspace. Code keeps a sandbox running, so there is none in
+// one that sleeps.
+func (m *Manager) endCode(ctx context.Context, live *liveSession, id engi.SandboxID) error {
+	if !m.sandboxes.Runs(ctx, id) {
+		return nil
+	}
+	g, leave, err := m.opt.Sandboxes.Enter(ctx, engi.Everyone, id)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	defer leave()
+	return deno.Kill(ctx, g, live.id)
 }
 
 // Terminate implements [engi.Sessions].
@@ -269,7 +281,7 @@ func (m *Manager) check(ctx context.Context, live *liveSession) error {
 			return err
 		}
 		awake = sandbox.State == engi.Running
-		if sandbox.Active.After(used) {
+		if r.Workspace == "" && sandbox.Active.After(used) {
 			used = sandbox.Active // the sandbox was used directly
 		}
 	}

@@ -419,22 +419,28 @@ func (m *Manager) validate(spec engi.SessionSpec) (s engi.Session, err error) {
 	return s, nil
 }
 
-// inWorkspace returns a session that works in a workspace of its owner. Collaborators have none there,
-// because a session would outlive a change of their roles.
-func (m *Manager) inWorkspace(ctx context.Context, spec engi.SessionSpec, s engi.Session) (engi.Session, error) {
+// checkWorkspace returns the reason why no session that spec describes can work in a workspace.
+func (m *Manager) checkWorkspace(spec engi.SessionSpec) error {
 	if m.opt.Shared == nil {
-		return s, engi.Errorf(engi.Unsupported, "sessions of this node do not work in workspaces").WithRemedy("leave the workspace out")
+		return engi.Errorf(engi.Unsupported, "sessions of this node do not work in workspaces").WithRemedy("leave the workspace out")
 	}
 	if spec.Template != "" || spec.Size != (engi.Size{}) || spec.Persistence != "" || spec.Capacity != 0 || spec.Dormancy != 0 || spec.CPUQuota != 0 || !isZero(spec.Network) || len(spec.Env) > 0 || spec.Git != nil {
-		return s, engi.Errorf(engi.Invalid, "a session in a workspace has the template, size, files and network of the workspace").
+		return engi.Errorf(engi.Invalid, "a session in a workspace has the template, size, files and network of the workspace").
 			WithRemedy("leave out all but name, mode, ttl, max_duration and metadata")
 	}
+	return nil
+}
+
+// inWorkspace returns s as a session in a workspace of its owner. Collaborators have none there,
+// because a session would outlive a change of their roles. Scripts of such a session have no network: the
+// policy of the workspace is that of its sandbox alone.
+func (m *Manager) inWorkspace(ctx context.Context, spec engi.SessionSpec, s engi.Session) (engi.Session, error) {
 	w, err := m.opt.Shared.Get(ctx, spec.Owner.Viewer(), spec.Workspace)
 	if err == nil && w.Owner != spec.Owner {
 		err = engi.Errorf(engi.Denied, "workspace %s belongs to another owner", w.ID).WithRemedy("ask its owner for a session in it, or run programs in it with 'engi workspace exec'")
 	}
 	s.Workspace, s.Template, s.Persistence = w.ID, w.Template, engi.PersistNone
-	s.Size, s.Capacity, s.CPUQuota, s.Network = engi.Size{}, 0, 0, engi.NetworkPolicy{}
+	s.Size, s.Capacity, s.CPUQuota, s.Network = engi.Size{}, 0, 0, engi.NetworkPolicy{Mode: engi.NetworkNone}
 	return s, err
 }
 
@@ -468,7 +474,7 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 		return engi.Session{}, err
 	}
 	if spec.Workspace != "" {
-		if s, err = m.inWorkspace(ctx, spec, s); err != nil {
+		if err := m.checkWorkspace(spec); err != nil {
 			return engi.Session{}, err
 		}
 	}
@@ -479,6 +485,11 @@ func (m *Manager) Create(ctx context.Context, spec engi.SessionSpec) (_ engi.Ses
 	request := idempotency.Request{Owner: spec.Owner, Key: spec.Idempotency, Fingerprint: r.Fingerprint}
 	var live *liveSession
 	old, repeated, err := idempotency.Once(ctx, m.keys, request, m.opt.Store.ByIdempotencyKey, func() (Record, error) {
+		if spec.Workspace != "" {
+			if r.Session, err = m.inWorkspace(ctx, spec, r.Session); err != nil {
+				return r, err
+			}
+		}
 		live, err = m.create(ctx, r)
 		return r, err
 	})

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -49,11 +50,12 @@ func TestWorkspaceSession(t *testing.T) {
 				}
 			}
 		}
-		// Releasing one ends its waiting process and nothing else.
+		// Code of the one is ended when it is released, and code of the other goes on.
 		if err := m.Release(t.Context(), "ann", "one"); err != nil {
 			t.Fatal(err)
 		}
 		alive := func(s engi.Session) (n int) {
+			synctest.Wait()
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, p := range w.sandboxes[sandbox].processes {
@@ -66,21 +68,33 @@ func TestWorkspaceSession(t *testing.T) {
 		if x, err := m.Get(t.Context(), "ann", "one"); err != nil || x.State != engi.SessionIdle || x.Sandbox != "" {
 			t.Errorf("%+v, %v", x, err)
 		}
-		if sandboxes, _, _, _ := w.count(); sandboxes != 1 || alive(one) != 0 || alive(two) != 1 {
+		if sandboxes, _, _, _ := w.count(); sandboxes != 1 || alive(one) != 0 || alive(two) != 0 {
 			t.Errorf("%d sandboxes, processes %d, %d", sandboxes, alive(one), alive(two))
 		}
-		// After a restart, the code of one session is ended, and not that of the other.
-		if res := runCode(t, m, one.ID, "get k"); string(res.Value) != `"v"` {
-			t.Errorf("%+v", res)
+		// After a kill of the server, code of one session is ended when it is used again, and that of the other goes on.
+		begin := func(x engi.Session) <-chan engi.CodeResult {
+			ended := make(chan engi.CodeResult, 1)
+			go func() {
+				res, _ := m.RunCode(context.Background(), "ann", string(x.ID), engi.CodeSpec{Code: "sleep 2m"}, nil)
+				ended <- res
+			}()
+			time.Sleep(time.Second)
+			return ended
 		}
-		synctest.Wait()
-		stop()
-		m, stop = start(t, w)
+		first, second := begin(one), begin(two)
 		if alive(one) != 1 || alive(two) != 1 {
 			t.Errorf("processes %d, %d", alive(one), alive(two))
 		}
-		if res := runCode(t, m, two.ID, "get k"); string(res.Value) != `"v"` || alive(one) != 1 {
-			t.Errorf("%+v, %d", res, alive(one))
+		again, stopAgain := start(t, w)
+		if res := runCode(t, again, two.ID, "get k"); string(res.Value) != `"v"` || alive(one) != 1 || alive(two) != 0 {
+			t.Errorf("%+v, processes %d, %d", res, alive(one), alive(two))
+		}
+		stopAgain()
+		if res := <-second; res.OK {
+			t.Errorf("code that was ended: %+v", res)
+		}
+		if res := <-first; !res.OK {
+			t.Errorf("code of the other session: %+v", res)
 		}
 		// It sleeps with the workspace, and wakes it.
 		time.Sleep(11 * time.Minute)
@@ -98,16 +112,43 @@ func TestWorkspaceSession(t *testing.T) {
 			t.Errorf("%+v, %d boots", res, w.booted())
 		}
 		sandbox = w.lab.Sandbox
-		// The end of the session, also by its time to live, leaves the workspace alone.
+		// The end of the session, also by its time to live, leaves the workspace alone, and none of its code there.
+		running := begin(two)
 		if err := m.Terminate(t.Context(), "ann", "two"); err != nil {
 			t.Fatal(err)
+		}
+		if res := <-running; res.OK {
+			t.Errorf("code outlives its session: %+v", res)
 		}
 		if sandboxes, _, _, _ := w.count(); sandboxes != 1 || alive(two) != 0 {
 			t.Errorf("%d sandboxes, %d processes", sandboxes, alive(two))
 		}
-		time.Sleep(31 * time.Minute)
+		for range 31 { // the workspace is used, the session is not
+			time.Sleep(time.Minute)
+			_, leave, err := liveSandboxes{w}.Enter(t.Context(), engi.Everyone, sandbox)
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+		}
 		if _, err := m.RunCode(t.Context(), "ann", "one", engi.CodeSpec{Code: "get k"}, nil); !engi.Is(err, engi.NotFound) {
 			t.Errorf("a session lives after its time: %v", err)
+		}
+		// A session that ends does not wake a workspace that sleeps, and not even one that reaches its maximum duration in
+		// the middle of its code leaves code behind.
+		last := create(t, m, engi.SessionSpec{Owner: "ann", Workspace: "lab", TTL: 15 * time.Minute})
+		runCode(t, m, last.ID, "get k")
+		time.Sleep(20 * time.Minute)
+		if b, err := (liveSandboxes{w}).Get(t.Context(), engi.Everyone, sandbox); err != nil || b.State != engi.Hibernated {
+			t.Errorf("%+v, %v", b.State, err)
+		}
+		short := create(t, m, engi.SessionSpec{Owner: "ann", Workspace: "lab", MaxDuration: time.Minute})
+		if res := <-begin(short); res.OK {
+			t.Errorf("code outlives the maximum duration: %+v", res)
+		}
+		time.Sleep(time.Minute)
+		if alive(short) != 0 {
+			t.Errorf("%d processes", alive(short))
 		}
 		// With the workspace, its sessions have nothing to work in.
 		three := create(t, m, engi.SessionSpec{Owner: "ann", Workspace: "lab"})

@@ -298,6 +298,15 @@ func (m *Manager) find(ctx context.Context, viewer engi.Viewer, p place.Place, i
 	if p.Session != "" && t.Session != l.Session || p.Session == "" && t.Sandbox != l.Sandbox {
 		return engi.TerminalInfo{}, l, errNone
 	}
+	if l.Session != "" && l.Sandbox == "" { // a session that has left the sandbox of its workspace, where its terminals are
+		s, err := m.o.Places.Sandboxes.Get(ctx, engi.Everyone, t.Sandbox)
+		if engi.Ignore(err, engi.NotFound) != nil {
+			return engi.TerminalInfo{}, l, err
+		}
+		if err == nil {
+			l.Sandbox, l.State = s.ID, s.State
+		}
+	}
 	if t.Sandbox != l.Sandbox || l.Ended() {
 		if err := m.o.Store.Remove(ctx, id, "its sandbox has ended"); err != nil {
 			return engi.TerminalInfo{}, l, err

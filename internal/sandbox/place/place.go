@@ -81,7 +81,7 @@ func (r Resolver) Find(ctx context.Context, viewer engi.Viewer, p Place) (f Foun
 	}
 	inside := p.Session != "" || p.Workspace != ""
 	if inside {
-		viewer = engi.Everyone // who may enter the place may enter its sandbox
+		viewer = engi.Everyone // a viewer who may enter the place may enter its sandbox
 	}
 	s, err := r.Sandboxes.Get(ctx, viewer, f.Sandbox)
 	if inside && engi.Is(err, engi.NotFound) {
@@ -159,9 +159,9 @@ const nameLabel = "name"
 
 // Named returns the place of a name or an ID: a sandbox by ID, otherwise a session, otherwise a
 // sandbox with the metadata "name", otherwise a workspace. With own, only places of the viewer's
-// own are found; workspaces of others never are, since who stays in one would outstay a
-// change of roles. It reports NotFound if there is none, and Conflict if several sandboxes
-// have the name.
+// own are found. It reports NotFound if there is none, Conflict if several sandboxes have the
+// name, and Denied for a workspace of another owner: a connection there would outlast a change of
+// the viewer's role.
 func (r Resolver) Named(ctx context.Context, viewer engi.Viewer, own bool, name string) (Found, error) {
 	absent := engi.Errorf(engi.NotFound, "there is no session, workspace or sandbox %.80q", name).
 		WithRemedy("'engi session list', 'engi workspace list' and 'engi sandbox list' show their names")
@@ -201,7 +201,10 @@ func (r Resolver) Named(ctx context.Context, viewer engi.Viewer, own bool, name 
 	}
 	if r.Workspaces != nil {
 		f, ok, err := in(Place{Workspace: name})
-		if err != nil && !engi.Is(err, engi.Denied) || ok && viewer.Sees(f.Owner) {
+		if ok && !viewer.Sees(f.Owner) {
+			err = engi.Errorf(engi.Denied, "workspace %s belongs to another owner", f.Workspace).WithRemedy("run programs in it with 'engi workspace exec'")
+		}
+		if ok || err != nil {
 			return f, err
 		}
 	}

@@ -138,13 +138,17 @@ func TestNamed(t *testing.T) {
 			if p, err := named("ann", own, name); p != want || err != nil {
 				t.Errorf("%s of ann: %+v, %v", name, p, err)
 			}
-			// Everyone sees them all, but engi.NoKind is its own. An editor of a workspace could stay in
+			// Everyone sees them all, but none is its own. An editor of a workspace could stay in
 			// it after losing the role.
 			if _, err := named(engi.Everyone, own, name); own != engi.Is(err, engi.NotFound) {
 				t.Errorf("%s as everyone, own %v: %v", name, own, err)
 			}
 			for _, viewer := range []engi.Viewer{"bob", "eve", "mallory"} {
-				if p, err := named(viewer, own, name); !engi.Is(err, engi.NotFound) {
+				refused := engi.NotFound
+				if want == workspace && name != "shop" && viewer == "eve" || want == workspace && name != "shop" && viewer == "bob" && !own {
+					refused = engi.Denied
+				}
+				if p, err := named(viewer, own, name); !engi.Is(err, refused) {
 					t.Errorf("%s as %s: %+v, %v", name, viewer, p, err)
 				}
 			}

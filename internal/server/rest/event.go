@@ -160,7 +160,7 @@ func (e *events) viewerOf(c *call, subject string) (engi.Viewer, error) {
 	}
 	w, err := e.workspaces.Get(c, c.viewer(), string(id))
 	if engi.Is(err, engi.NotFound) || err == nil && c.viewer().Sees(w.Owner) {
-		return c.viewer(), nil // who also sees those of a workspace that was removed
+		return c.viewer(), nil // the owner also sees those of a workspace that was removed
 	}
 	return w.Owner.Viewer(), err
 }
@@ -172,6 +172,9 @@ func (e *events) follow(ctx context.Context, caller, viewer engi.Viewer, f engi.
 	}
 	return func(yield func(engi.Event, error) bool) {
 		for x, err := range e.log.Follow(ctx, viewer, f) {
+			if x.Type == engi.EventsDropped {
+				continue // it counts all events of the owner
+			}
 			if _, lost := e.workspaces.Get(ctx, caller, f.Subject); err == nil && lost != nil {
 				yield(engi.Event{}, lost)
 				return

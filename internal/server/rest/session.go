@@ -243,7 +243,7 @@ func sessionOf(x engi.Session) v1.Session {
 	for _, a := range x.Attached {
 		out.Attached = append(out.Attached, v1.SessionClient{Client: a.Name, Via: a.Via, Since: a.Since})
 	}
-	if !emptyNetwork(x.Network) {
+	if x.Workspace == "" && !emptyNetwork(x.Network) {
 		out.Network = new(policyOf(x.Network))
 	}
 	if g := x.Git; g != nil {

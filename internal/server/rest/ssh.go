@@ -22,10 +22,10 @@ func SSH(service *ssh.Server) Resource {
 	look, change := reads(engi.ScopeKeys), writes(engi.ScopeKeys)
 	grant := change
 	grant.Also = engi.ScopeSandboxes // a caller may not grant rights that its own key lacks
-	return Resource{tag: "ssh", about: "SSH into sessions and sandboxes, and the public keys of owners", routes: []Route{
+	return Resource{tag: "ssh", about: "SSH into sessions, sandboxes and workspaces, and the public keys of owners", routes: []Route{
 		create(Route{
 			Pattern: "POST " + path, ID: "create-ssh-key", Summary: "Add an SSH key", Access: grant,
-			Text: "The holder of the private key can use the caller's sessions and sandboxes over SSH until the key is deleted or no API key of the owner has access to sandboxes. " +
+			Text: "The holder of the private key can use the caller's sessions, sandboxes and workspaces over SSH until the key is deleted or no API key of the owner has access to sandboxes. " +
 				"Also needs the scope sandboxes. A node accepts a public key once: a key that any owner has added is a conflict.",
 			Creates: "a repeated key returns the first SSH key instead of adding another",
 			Bodies: []example{{"a laptop", "the key of a laptop",

@@ -56,7 +56,7 @@ const (
 
 // Options holds the permissions and settings of a process.
 type Options struct {
-	Session engi.SessionID     // whose process it is
+	Session engi.SessionID     // session to which the process belongs
 	Dir     string             // absolute working directory, in which it may read and write
 	Config  string             // path of deno.json in the sandbox; empty if no packages are installed
 	Network engi.NetworkPolicy // network policy of the sandbox
@@ -73,7 +73,7 @@ type Request struct {
 }
 
 // Prepare writes the files that processes need to a sandbox. Unless the sandbox is
-// fresh, it also ends processes that an earlier process of the node left there for a session.
+// fresh, it also ends processes that an earlier process of the node left there for a session; see [Kill].
 func Prepare(ctx context.Context, g engi.Guest, session engi.SessionID, fresh bool) (err error) {
 	defer engi.Annotate(&err, "prepare the sandbox for code")
 	if !fresh {
@@ -87,14 +87,18 @@ func Prepare(ctx context.Context, g engi.Guest, session engi.SessionID, fresh bo
 	return g.Write(ctx, programPath, strings.NewReader(string(program)), engi.WriteOptions{Mode: 0o644, User: "root"})
 }
 
-// Kill ends all processes of a session in a sandbox.
+// Kill ends all processes of a session in a sandbox; an empty ID means those of all sessions.
 func Kill(ctx context.Context, g engi.Guest, session engi.SessionID) error {
 	all, err := g.Processes(ctx)
 	if err != nil {
 		return err
 	}
+	prefix := tagPrefix
+	if session != "" {
+		prefix += string(session) + "-"
+	}
 	for _, p := range all {
-		if p.Ended || !strings.HasPrefix(p.Tag, tagPrefix+string(session)+"-") {
+		if p.Ended || !strings.HasPrefix(p.Tag, prefix) {
 			continue
 		}
 		old, err := g.Attach(ctx, p.ID)

@@ -27,16 +27,19 @@ keep() {
 	sync $data
 }
 
-# full says whether the volume is full. A server that has filled it needs room to start again, for
-# its log at least. So 32 MiB of the volume are kept for that moment, and kept again once there
-# is room.
+# full says whether the volume is full: fewer than 24 MiB were free at a start, and there have not
+# been 64 MiB since. A server that has filled its volume needs room to start again, for its log at
+# least. So 32 MiB of the volume are kept for that moment, and kept again once there is room.
 full() {
+	rm -f $data/spare # of a start that was cut off
 	room=$(($(stat -f -c '%a*%S/1048576' $data)))
 	if [ -e $data/reserve ] && [ $room -lt 24 ]; then
 		mv -T $data/reserve $data/full # needs no room
 	elif [ ! -e $data/reserve ] && [ $room -ge 64 ]; then
-		fallocate -l 32M $data/reserve || rm -f $data/reserve # a volume need not have one
 		rm -f $data/full
+		if fallocate -l 32M $data/spare; then
+			mv -T $data/spare $data/reserve
+		fi # a volume need not have one
 	fi
 	[ -e $data/full ] || return 1
 	: > $data/full # gives the room

@@ -5,5 +5,6 @@ if fresh; then
 	as mariadbd "$@" --datadir=$data/new --bootstrap < $run/settings
 	keep
 fi
-if full; then echo "The volume is full: delete data." >&2; fi
-enter mariadbd "$@" --datadir=$data/server --socket=/run/mysqld/mysqld.sock --pid-file=/run/mysqld/mysqld.pid --port=3306 --bind-address='*'
+if full; then echo "The volume is full. Drop or truncate tables, and restart the service." >&2; fi
+# Temporary tables are not on the volume, which may be full.
+enter mariadbd "$@" --innodb-temp-data-file-path=../../tmp/ibtmp1:12M:autoextend --datadir=$data/server --socket=/run/mysqld/mysqld.sock --pid-file=/run/mysqld/mysqld.pid --port=3306 --bind-address='*'

@@ -24,6 +24,6 @@ install -d -o postgres -g postgres -m 2775 /run/postgresql
 set --
 if full; then
 	set -- -c default_transaction_read_only=on
-	echo "The volume is full, so transactions are read-only unless they are begun with READ WRITE. Delete data, and restart the service." >&2
+	echo "The volume is full, so transactions are read-only unless they are begun with READ WRITE. Drop or truncate tables in such a transaction, and restart the service." >&2
 fi
 enter postgres "$@" -D $data/server -c listen_addresses='*' -c port=5432 -c hba_file=$run/pg_hba.conf -c unix_socket_directories=/run/postgresql

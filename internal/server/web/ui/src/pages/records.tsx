@@ -278,7 +278,7 @@ function SSHKeys() {
       <Trouble of={found.problem ?? server.problem} again={found.reload} />
       {server.data && <p>Connect with <code>engi ssh SESSION</code>, which needs none of these, or with {port ? <code>ssh -p {port} SESSION@{at}</code> : <>any client once <code>ssh.listen</code> is set</>}. The host key of this node is <code>{server.data.fingerprint}</code>.</p>}
       <Table name="Public keys" rows={found.data} id={(k) => k.id} prefix="s"
-        empty={<Empty title="No SSH keys"><p>The holder of the private key can connect to the owner's sessions and sandboxes with <code>ssh</code>, <code>scp</code> and editors. <code>engi ssh</code> needs none.</p></Empty>}
+        empty={<Empty title="No SSH keys"><p>The holder of the private key can connect to the owner's sessions, sandboxes and workspaces with <code>ssh</code>, <code>scp</code> and editors. <code>engi ssh</code> needs none.</p></Empty>}
         columns={[
           { head: 'Name', cell: (k) => <strong>{k.name || 'unnamed'}</strong>, by: (k) => k.name },
           { head: 'Fingerprint', cell: (k) => <code title={k.public_key}>{k.fingerprint}</code>, by: (k) => k.fingerprint, wide: true },
