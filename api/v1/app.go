@@ -4,12 +4,13 @@ import "time"
 
 // An AppRequest creates an app.
 type AppRequest struct {
-	Name     string            `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop"`
-	Template string            `json:"template,omitempty" maxLength:"200" doc:"Name of the template; absent means vite-react" example:"vite-react"`
-	Replace  bool              `json:"replace,omitempty" doc:"Stop the caller's other apps first"`
-	Metadata map[string]string `json:"metadata,omitempty" doc:"Labels; up to 64"`
-	Env      map[string]string `json:"env,omitempty" doc:"Environment variables of every program in the app's sandbox"`
-	Network  *NetworkPolicy    `json:"network,omitempty" doc:"Network policy of the app's sandbox; absent allows installing packages and nothing else"`
+	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop"`
+	Template  string            `json:"template,omitempty" maxLength:"200" doc:"Name of the template; absent means vite-react" example:"vite-react"`
+	Workspace string            `json:"workspace,omitempty" maxLength:"128" doc:"ID or name of a workspace of the caller, whose services the app reaches by name, like postgres.workspace.internal"`
+	Replace   bool              `json:"replace,omitempty" doc:"Stop the caller's other apps first"`
+	Metadata  map[string]string `json:"metadata,omitempty" doc:"Labels; up to 64"`
+	Env       map[string]string `json:"env,omitempty" doc:"Environment variables of every program in the app's sandbox"`
+	Network   *NetworkPolicy    `json:"network,omitempty" doc:"Network policy of the app's sandbox; absent allows installing packages and nothing else"`
 }
 
 // States of apps.
@@ -23,23 +24,24 @@ const (
 
 // An App is a web application that models write.
 type App struct {
-	ID         string            `json:"id" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Owner      string            `json:"owner,omitempty"`
-	Name       string            `json:"name" example:"shop"`
-	Template   string            `json:"template" example:"vite-react"`
-	State      string            `json:"state" enum:"starting,ready,failed,stopped,removed"`
-	SandboxID  string            `json:"sandbox_id,omitempty" doc:"ID of the sandbox in which the app's server runs; absent while the app is stopped" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
-	Port       int               `json:"port,omitempty" doc:"Port of the app's server" example:"5173"`
-	PreviewURL string            `json:"preview_url,omitempty" doc:"URL of the app's page; absent while the app is stopped" example:"http://5173-app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
-	Revision   int64             `json:"revision" doc:"Number of the last revision; 0 before the first" example:"3"`
-	Applying   int64             `json:"applying,omitempty" doc:"Seq of the event that started the running apply" example:"4711"`
-	Editing    int64             `json:"editing,omitempty" doc:"Seq of the event that started the running edit" example:"4711"`
-	Error      *Problem          `json:"error,omitempty" doc:"Reason of state failed"`
-	Metadata   map[string]string `json:"metadata,omitempty"`
-	CreatedAt  time.Time         `json:"created_at"`
-	UsedAt     *time.Time        `json:"used_at,omitempty"`
-	Published  *AppPublication   `json:"published,omitempty" doc:"Published build, which is served without a sandbox"`
-	AttemptOf  string            `json:"attempt_of,omitempty" doc:"ID of the app that an edit changes, if this app is a branch for an attempt of that edit; the branch is deleted when the edit ends" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
+	ID          string            `json:"id" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Owner       string            `json:"owner,omitempty"`
+	Name        string            `json:"name" example:"shop"`
+	Template    string            `json:"template" example:"vite-react"`
+	WorkspaceID string            `json:"workspace_id,omitempty" doc:"ID of the workspace whose services the app reaches; absent for none"`
+	State       string            `json:"state" enum:"starting,ready,failed,stopped,removed"`
+	SandboxID   string            `json:"sandbox_id,omitempty" doc:"ID of the sandbox in which the app's server runs; absent while the app is stopped" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
+	Port        int               `json:"port,omitempty" doc:"Port of the app's server" example:"5173"`
+	PreviewURL  string            `json:"preview_url,omitempty" doc:"URL of the app's page; absent while the app is stopped" example:"http://5173-app-u2dmwmlezjgprkqrgppgcz2mgu.localhost:7777/"`
+	Revision    int64             `json:"revision" doc:"Number of the last revision; 0 before the first" example:"3"`
+	Applying    int64             `json:"applying,omitempty" doc:"Seq of the event that started the running apply" example:"4711"`
+	Editing     int64             `json:"editing,omitempty" doc:"Seq of the event that started the running edit" example:"4711"`
+	Error       *Problem          `json:"error,omitempty" doc:"Reason of state failed"`
+	Metadata    map[string]string `json:"metadata,omitempty"`
+	CreatedAt   time.Time         `json:"created_at"`
+	UsedAt      *time.Time        `json:"used_at,omitempty"`
+	Published   *AppPublication   `json:"published,omitempty" doc:"Published build, which is served without a sandbox"`
+	AttemptOf   string            `json:"attempt_of,omitempty" doc:"ID of the app that an edit changes, if this app is a branch for an attempt of that edit; the branch is deleted when the edit ends" example:"app_u2dmwmlezjgprkqrgppgcz2mgu"`
 }
 
 // An ApplyRequest applies the output of a model to an app.

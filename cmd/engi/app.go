@@ -65,11 +65,12 @@ var appCommands = appCommand{
 }
 
 type appCreate struct {
-	Name     string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
-	Template string            `short:"t" help:"Template of the app." default:"vite-react" placeholder:"TEMPLATE"`
-	Replace  bool              `help:"Stop your other apps first."`
-	Env      map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
-	Meta     map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Name      string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
+	Template  string            `short:"t" help:"Template of the app." default:"vite-react" placeholder:"TEMPLATE"`
+	Workspace string            `help:"Workspace whose services the app reaches by name." placeholder:"NAME"`
+	Replace   bool              `help:"Stop your other apps first."`
+	Env       map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
+	Meta      map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	networkFlags
 }
 
@@ -81,11 +82,12 @@ exists anyway, and 'engi app logs' shows why.
 Examples:
   engi app create shop
   engi app create shop --json | jq -r .preview_url
-  engi app create api --template node-api --env LOG=debug`
+  engi app create api --template node-api --env LOG=debug
+  engi app create api --template node-api --workspace shop --env DATABASE_URL="$(engi workspace service connection shop postgres)"`
 }
 
 func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
-	q := v1.AppRequest{Name: a.Name, Template: a.Template, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
+	q := v1.AppRequest{Name: a.Name, Template: a.Template, Workspace: a.Workspace, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
 	if q.Network, err = a.policy(); err != nil {
 		return err
 	}

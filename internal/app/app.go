@@ -29,17 +29,23 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
+// Workspaces is the part of [engi.Workspaces] that a Service needs.
+type Workspaces interface {
+	Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Workspace, error)
+}
+
 // Options configures a Service. All fields except Models, Log, Metrics and the durations are required.
 type Options struct {
-	Store     Store
-	Events    engi.EventLog
-	Sandboxes engi.Sandboxes
-	Templates engi.Templates
-	Lifecycle engi.Lifecycle
-	Snapshots engi.Snapshots
-	Models    Models                // models for edits; nil for none
-	Log       *slog.Logger          // nil discards
-	Metrics   prometheus.Registerer // nil registers none
+	Store      Store
+	Events     engi.EventLog
+	Sandboxes  engi.Sandboxes
+	Templates  engi.Templates
+	Lifecycle  engi.Lifecycle
+	Snapshots  engi.Snapshots
+	Workspaces Workspaces            // workspaces whose services apps may reach; nil for none
+	Models     Models                // models for edits; nil for none
+	Log        *slog.Logger          // nil discards
+	Metrics    prometheus.Registerer // nil registers none
 
 	Network  engi.NetworkPolicy // network policy of apps without one
 	MaxAwake time.Duration      // maximum run time of a sandbox before it hibernates, even in use
@@ -279,6 +285,10 @@ func (s *Service) once(ctx context.Context, q idempotency.Request, create func()
 
 // add records a new app.
 func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Request) (Record, error) {
+	w, err := s.workspace(ctx, spec)
+	if err != nil {
+		return Record{}, err
+	}
 	t, err := s.template(ctx, spec.Owner, spec.Template)
 	if err != nil {
 		return Record{}, err
@@ -300,7 +310,7 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 	now := time.Now().UTC()
 	r := Record{
 		App: engi.App{
-			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppStarting, Port: t.Ports[0],
+			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: w.ID, State: engi.AppStarting, Port: t.Ports[0],
 			Metadata: spec.Metadata, Created: now, Used: now,
 		},
 		Env: spec.Env, Network: spec.Network, Idempotency: q.Key, Fingerprint: q.Fingerprint,
@@ -309,7 +319,29 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 	if spec.Network.Mode == "" && len(spec.Network.Allow) == 0 {
 		r.Network.Mode, r.Network.Allow = s.opt.Network.Mode, s.opt.Network.Allow
 	}
+	if w.ID != "" {
+		if r.Network.Group = w.ID.Group(); r.Network.Mode == engi.NetworkNone {
+			r.Network.Mode = engi.NetworkIsolated // the strictest mode that has groups
+		}
+	}
 	return r, s.opt.Store.Put(ctx, r)
+}
+
+// workspace returns the workspace whose services a new app may reach, which has the app's owner: the app
+// would outlive a change of roles.
+func (s *Service) workspace(ctx context.Context, spec engi.AppSpec) (w engi.Workspace, err error) {
+	switch {
+	case spec.Workspace == "":
+		return w, nil
+	case s.opt.Workspaces == nil:
+		return w, engi.Errorf(engi.Unsupported, "this node has no workspaces").WithRemedy("leave the workspace out")
+	case spec.Network.Group != "":
+		return w, engi.Errorf(engi.Invalid, "an app of a workspace is in the group of the workspace").WithRemedy("leave the group out, or the workspace")
+	}
+	if w, err = s.opt.Workspaces.Get(ctx, spec.Owner.Viewer(), spec.Workspace); err == nil && w.Owner != spec.Owner {
+		err = engi.Errorf(engi.Denied, "workspace %s belongs to another owner", w.ID).WithRemedy("ask its owner to create the app")
+	}
+	return w, err
 }
 
 // madeUp returns a generated name for an app.

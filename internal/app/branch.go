@@ -57,7 +57,7 @@ func branchOf(from Record, number int64, files []File, actor string) (Record, en
 	now := time.Now().UTC()
 	r := Record{
 		App: engi.App{
-			ID: engi.NewAppID(), Owner: from.Owner, Template: from.Template, State: engi.AppStarting, Port: from.Port, Revision: 1,
+			ID: engi.NewAppID(), Owner: from.Owner, Template: from.Template, Workspace: from.Workspace, State: engi.AppStarting, Port: from.Port, Revision: 1,
 			Metadata: maps.Clone(from.Metadata), Created: now, Used: now,
 		},
 		Env: from.Env, Network: from.Network,

@@ -35,20 +35,21 @@ import (
 //  7. Remove ends what is under way, destroys the sandbox, and deletes the history and
 //     snapshots. The app is NotFound from then on.
 type App struct {
-	ID       AppID
-	Owner    Owner
-	Name     string // unique per owner
-	Template string // template of the first revision: vite-react, node-api, fastapi or one of the operator's
-	State    AppState
-	Sandbox  SandboxID // empty if the app has no sandbox
-	Port     int       // port of the app's server
-	Revision int64     // number of the last revision; 0 before the first
-	Applying int64     // Seq of the event that started the running apply; 0 for none
-	Editing  int64     // Seq of the event that started the running edit; 0 for none
-	Error    *Error    // reason of state failed; nil otherwise
-	Metadata map[string]string
-	Created  time.Time
-	Used     time.Time
+	ID        AppID
+	Owner     Owner
+	Name      string      // unique per owner
+	Template  string      // template of the first revision: vite-react, node-api, fastapi or one of the operator's
+	Workspace WorkspaceID // workspace whose services it reaches by name; empty for none
+	State     AppState
+	Sandbox   SandboxID // empty if the app has no sandbox
+	Port      int       // port of the app's server
+	Revision  int64     // number of the last revision; 0 before the first
+	Applying  int64     // Seq of the event that started the running apply; 0 for none
+	Editing   int64     // Seq of the event that started the running edit; 0 for none
+	Error     *Error    // reason of state failed; nil otherwise
+	Metadata  map[string]string
+	Created   time.Time
+	Used      time.Time
 
 	Published Publication
 	AttemptOf AppID // app whose edit made this branch for an attempt, which is deleted with that edit; empty for other apps
@@ -91,6 +92,7 @@ type AppSpec struct {
 	Owner       Owner
 	Name        string // 1 to 63 letters, digits and dashes; empty means a generated name
 	Template    string // empty means vite-react
+	Workspace   string `json:",omitzero"` // ID or name of a workspace of the owner, whose services the app reaches by name; empty for none
 	Replace     bool   // stop the other apps of the owner first, as some clients expect
 	Metadata    map[string]string
 	Env         map[string]string // environment variables of the sandbox

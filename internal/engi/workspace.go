@@ -60,6 +60,10 @@ func (w Workspace) Allow(viewer Viewer, need WorkspaceRole) error {
 	return nil
 }
 
+// Group is the group in the network policies of a workspace's sandboxes, by which they reach each other; see
+// [NetworkPolicy].
+func (id WorkspaceID) Group() string { return "ws-" + id.Label() }
+
 // A WorkspaceState is a point in the life of a workspace.
 type WorkspaceState string
 

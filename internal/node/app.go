@@ -18,7 +18,7 @@ import (
 // registries of packages and no other hosts, or nothing if the node has no network.
 func (n *Node) openStudio(metrics prometheus.Registerer) {
 	n.apps = app.New(app.Options{
-		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Models: authors{n}, Log: n.log.With("component", "studio"),
+		Store: store.Apps(n.db), Events: store.Events(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Workspaces: n.workspaces, Models: authors{n}, Log: n.log.With("component", "studio"),
 		Metrics: metrics, Network: n.packagesOnly(), MaxAwake: time.Duration(n.config.Sandboxes.Max),
 		Lifecycle: n.fleet.Lifecycle(), Snapshots: n.snapshots, Health: time.Duration(n.config.Apps.Health), Alerts: n.config.Apps,
 	})

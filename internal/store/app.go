@@ -40,11 +40,12 @@ type appDetail struct {
 	Env      map[string]string  `json:"env,omitempty"`
 	Network  engi.NetworkPolicy `json:"network"`
 
-	Alerts    []engi.AppAlert `json:"alerts,omitempty"`
-	Published *publication    `json:"published,omitempty"`
-	Snapshots []app.Snapshot  `json:"snapshots,omitempty"`
-	Stray     app.Stray       `json:"stray,omitzero"`
-	AttemptOf engi.AppID      `json:"attempt_of,omitempty"`
+	Alerts    []engi.AppAlert  `json:"alerts,omitempty"`
+	Published *publication     `json:"published,omitempty"`
+	Snapshots []app.Snapshot   `json:"snapshots,omitempty"`
+	Stray     app.Stray        `json:"stray,omitzero"`
+	AttemptOf engi.AppID       `json:"attempt_of,omitempty"`
+	Workspace engi.WorkspaceID `json:"workspace,omitempty"`
 
 	Sealed []byte `json:"sealed,omitempty"` // replaces Env and Network if one of them may be secret
 }
@@ -85,7 +86,7 @@ func (db *DB) appValues(r app.Record) ([]any, error) {
 		p = &publication{Revision: x.Revision, At: nanos(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}
 	detail, err := db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
-		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf,
+		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf, Workspace: r.Workspace,
 	})
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (db *DB) scanApp(row scanner) (r app.Record, err error) {
 	}
 	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
-	r.Alerts, r.Snapshots, r.Stray, r.AttemptOf = d.Alerts, d.Snapshots, d.Stray, d.AttemptOf
+	r.Alerts, r.Snapshots, r.Stray, r.AttemptOf, r.Workspace = d.Alerts, d.Snapshots, d.Stray, d.AttemptOf, d.Workspace
 	if x := d.Published; x != nil {
 		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}

@@ -214,6 +214,6 @@ func (s *Service) network(r Record, name string) engi.NetworkPolicy {
 	if p.Mode == engi.NetworkNone {
 		p.Mode = engi.NetworkIsolated // the strictest mode that has groups
 	}
-	p.Group, p.Name = "ws-"+r.ID.Label(), name
+	p.Group, p.Name = r.ID.Group(), name
 	return p
 }

@@ -160,7 +160,8 @@ func New(change func(*Options)) *Fixture {
 	functions, webhooks, stopFunctions := functions(w.db, w.Approvals)
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks, w.Pages = &Volumes{}, NewNetworks(w.Sandboxes), &Pages{}
-	w.Apps, w.Workspaces = &Apps{Log: store.Events(w.db)}, &Workspaces{Sandboxes: w.Sandboxes}
+	w.Workspaces = &Workspaces{Sandboxes: w.Sandboxes}
+	w.Apps = &Apps{Log: store.Events(w.db), Workspaces: w.Workspaces}
 	mirror, err := mirror.New(mirror.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
 	if err != nil {
 		panic(err)

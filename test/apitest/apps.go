@@ -27,7 +27,8 @@ import (
 // text with "fail" in it changes nothing, and a text with "wait" runs until it is
 // cancelled. It is safe for concurrent use.
 type Apps struct {
-	Log engi.EventLog
+	Log        engi.EventLog
+	Workspaces *Workspaces // workspaces whose services apps may reach; nil for none
 
 	mu   sync.Mutex
 	all  []*app
@@ -169,6 +170,16 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 	if !slices.Contains([]string{"vite-react", "node-api", "fastapi", "broken"}, spec.Template) {
 		return engi.App{}, engi.Errorf(engi.NotFound, "no template %.80q", spec.Template)
 	}
+	var of engi.Workspace
+	if spec.Workspace != "" {
+		if a.Workspaces == nil {
+			return engi.App{}, engi.Errorf(engi.Unsupported, "there are no workspaces here")
+		}
+		var err error
+		if of, err = a.Workspaces.Get(ctx, spec.Owner.Viewer(), spec.Workspace); err != nil {
+			return engi.App{}, err
+		}
+	}
 	for _, x := range a.all {
 		if x.Owner == spec.Owner && x.Name == spec.Name {
 			return engi.App{}, engi.Errorf(engi.Conflict, "there is an app %q already", spec.Name).WithRemedy("choose another name")
@@ -180,7 +191,7 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 		}
 	}
 	x := &app{spec: spec, request: request, applied: map[string]appRepeat{}, App: engi.App{
-		ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, State: engi.AppReady, Sandbox: engi.NewSandboxID(), Port: 5173,
+		ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: of.ID, State: engi.AppReady, Sandbox: engi.NewSandboxID(), Port: 5173,
 		Metadata: spec.Metadata, Created: appMoment, Used: appMoment,
 	}}
 	if spec.Template == "broken" {

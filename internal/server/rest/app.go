@@ -184,9 +184,10 @@ func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
 	var check checker
 	check.text("name", q.Name)
 	check.text("template", q.Template)
+	check.text("workspace", q.Workspace)
 	check.Metadata("metadata", q.Metadata)
 	check.Env("env", q.Env)
-	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
+	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Workspace: q.Workspace, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
 	if q.Network != nil {
 		spec.Network = networkOf(&check, "network", q.Network)
 	}
@@ -466,7 +467,7 @@ func (a *apps) of(x engi.App) v1.App {
 	out := v1.App{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
 		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
-		Published: a.published(x), AttemptOf: string(x.AttemptOf),
+		Published: a.published(x), AttemptOf: string(x.AttemptOf), WorkspaceID: string(x.Workspace),
 	}
 	if x.Sandbox != "" && a.ports != nil {
 		out.PreviewURL = a.ports.AppURL(x.ID, x.Port)

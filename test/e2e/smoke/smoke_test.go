@@ -499,6 +499,18 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "getent hosts postgres.workspace.internal"}); err != nil || !strings.Contains(p.Stdout, "postgres.workspace.internal") {
 		t.Errorf("the name of the service in the sandbox: %+v, %v", p, err)
 	}
+	s.Run("template", "build", "node-api")
+	app, err := s.CreateApp(ctx, v1.AppRequest{Template: "node-api", Workspace: "shop"})
+	if err != nil || app.WorkspaceID != x.ID {
+		t.Fatalf("%+v, %v", app, err)
+	}
+	connect := `node -e "require('net').connect(5432, 'postgres.workspace.internal').on('connect', () => { console.log('reached'); process.exit() })"`
+	if p, err := s.Exec(ctx, app.SandboxID, v1.ProcessRequest{Command: connect}); err != nil || p.Stdout != "reached\n" {
+		t.Errorf("an app of the workspace: %+v, %v", p, err)
+	}
+	if err := s.RemoveApp(ctx, app.ID); err != nil {
+		t.Error(err)
+	}
 	s.Kill()
 	s.Start()
 	query("SELECT n, price FROM orders", `[[1,12.50]]`)
