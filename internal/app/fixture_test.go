@@ -133,7 +133,7 @@ func (w *fixture) begin(t testing.TB) (s *app.Service, stop func()) {
 	s = app.New(app.Options{
 		Store: powerStore{store.Apps(w.db), w}, Events: powerEvents{store.Events(w.db), w}, Sandboxes: boxes{fixture: w}, Templates: templates{fixture: w},
 		Lifecycle: boxes{fixture: w}, Snapshots: copies{fixture: w}, Alerts: w.alerts,
-		Models:   w.models, Workspaces: w.shared,
+		Models: w.models, Workspaces: w.shared,
 		MaxAwake: time.Hour, Look: time.Millisecond, Health: cmp.Or(w.health, time.Hour),
 	})
 	ctx, cancel := context.WithCancel(context.Background())
