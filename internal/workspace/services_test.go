@@ -82,6 +82,7 @@ func TestServicesStartInOrder(t *testing.T) {
 func TestServicesAreStartedAgain(t *testing.T) {
 	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {
 		before := service(t, s, "db")
+		time.Sleep(time.Second) // a check may come at the moment of the start
 		w.kill(before.Sandbox)
 		time.Sleep(7 * time.Second)
 		got := service(t, s, "db")
