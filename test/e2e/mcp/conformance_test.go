@@ -460,7 +460,7 @@ func TestInspector(t *testing.T) {
 			use("read_workspace", "b.txt", desk)
 			use("run_sql", "[42]", desk, "query=select 42 as n")
 			use("describe_tables", "", desk)
-			use("query_collection", "(0 documents)", desk, "collection=orders", `filter={"total":{"$gt":5}}`)
+			use("query_collection", "(0 documents)", desk, "collection=orders", `filter="{\"total\":{\"$gt\":5}}"`)
 			use("run_redis_command", "PONG", desk, `command=["PING"]`)
 			use("enable_preview", "preview http", desk, "type=static")
 			for _, x := range list.Tools {
