@@ -9,5 +9,4 @@ if full; then
 	set -- "$@" --transaction-read-only=ON
 	echo "The volume is full, so transactions are read-only. Drop tables with SET STATEMENT tx_read_only=0 FOR DROP TABLE, and restart the service." >&2
 fi
-# Temporary tables are not on the volume, which may be full.
-enter mariadbd "$@" --innodb-temp-data-file-path=../../tmp/ibtmp1:12M:autoextend --datadir=$data/server --socket=/run/mysqld/mysqld.sock --pid-file=/run/mysqld/mysqld.pid --port=3306 --bind-address='*'
+enter mariadbd "$@" --datadir=$data/server --socket=/run/mysqld/mysqld.sock --pid-file=/run/mysqld/mysqld.pid --port=3306 --bind-address='*'
