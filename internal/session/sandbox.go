@@ -109,8 +109,10 @@ func (m *Manager) enter(ctx context.Context, live *liveSession) (*lease, error) 
 // enterWorkspace leases the sandbox of a session's workspace, which it starts if it is not running.
 func (m *Manager) enterWorkspace(ctx context.Context, live *liveSession, r Record) (*lease, error) {
 	enter := func(w engi.Workspace) (*lease, error) {
-		if err := m.update(ctx, live, func(r *Record) { r.Sandbox = w.Sandbox }); err != nil {
-			return nil, err
+		if live.record().Sandbox != w.Sandbox {
+			if err := m.update(ctx, live, func(r *Record) { r.Sandbox = w.Sandbox }); err != nil {
+				return nil, err
+			}
 		}
 		return m.acquire(ctx, live, w.Sandbox, false)
 	}
