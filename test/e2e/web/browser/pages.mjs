@@ -152,7 +152,12 @@ export async function use(t) {
     await page.locator('.pane').getByText('ready for 60', { exact: true }).waitFor()
     const lines = Array.from({ length: 60 }, (_, i) => `line ${i}`)
     for (const [i, line] of lines.entries()) {
-      if (i % 15 === 7) await page.evaluate(() => { for (const s of sockets) s.close() })
+      // Chromium complains of a connection that is closed while it is being made.
+      if (i % 15 === 7) await page.waitForFunction(() => {
+        const open = sockets.filter((s) => s.readyState === WebSocket.OPEN)
+        for (const s of open) s.close()
+        return open.length > 0
+      })
       await page.keyboard.type(line + '\n')
     }
     await page.keyboard.type('echo all of it: $(wc -l < typed.txt)\n')
