@@ -38,8 +38,10 @@ type session struct {
 	answered chan struct{} // closed when the client has been told that its program starts
 
 	mu   sync.Mutex
-	size *engi.TerminalSize // nil without a terminal; guarded by mu
+	size *engi.TerminalSize // the size that the client wants, nil without a terminal; guarded by mu
 	proc engi.Process       // nil before the program runs; guarded by mu
+
+	sizing sync.Mutex // held while a size is sent, so that the last one is in force at the end
 }
 
 // session serves a channel for a program.
@@ -181,18 +183,28 @@ func sizeOf(cols, rows uint32) engi.TerminalSize {
 	return engi.TerminalSize{Cols: uint16(min(cols, most)), Rows: uint16(min(rows, most))}
 }
 
+// resize sets the size of the terminal, now or when the program starts.
 func (s *session) resize(size engi.TerminalSize) {
 	s.mu.Lock()
-	p := s.proc
 	if s.size != nil {
 		s.size = &size
 	}
-	terminal := s.size != nil
 	s.mu.Unlock()
-	if p != nil && terminal {
-		if err := p.Resize(s.ctx, size); err != nil {
-			s.c.log.Debug("resize a terminal", "error", err)
-		}
+	s.sendSize()
+}
+
+// sendSize gives the program's terminal the size that the client wanted last.
+func (s *session) sendSize() {
+	s.sizing.Lock()
+	defer s.sizing.Unlock()
+	s.mu.Lock()
+	p, size := s.proc, s.size
+	s.mu.Unlock()
+	if p == nil || size == nil {
+		return
+	}
+	if err := engi.Ignore(p.Resize(s.ctx, *size), engi.NotFound); err != nil && s.ctx.Err() == nil {
+		s.c.log.Warn("resize a terminal", "process", p.ID(), "error", err)
 	}
 }
 
@@ -283,10 +295,10 @@ func (s *session) launch(cmd engi.Command) (engi.Guest, engi.Process, error) {
 	}
 	s.mu.Lock()
 	s.proc = p
-	now := s.size
+	changed := size != nil && *s.size != *size
 	s.mu.Unlock()
-	if size != nil && *now != *size {
-		s.resize(*now)
+	if changed {
+		s.sendSize()
 	}
 	return g, p, nil
 }

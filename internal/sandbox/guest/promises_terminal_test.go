@@ -117,6 +117,38 @@ func (s suite) overtaken(t *testing.T) {
 	wantKind(t, <-stalled, engi.Conflict)
 }
 
+// undone runs a program that does what the readline library may do before a prompt: it sets the size
+// that it read before the size was changed. A program that is slower than the guest's last
+// look says so, and the test tries again.
+func (s suite) undone(t *testing.T) {
+	p := s.terminalOf(t, 0, `
+while :; do
+	before=$(stty size); echo "ready "
+	while [ "$(stty size)" = "$before" ]; do :; done
+	stty rows ${before% *} cols ${before#* }
+	for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+		[ "$(stty size)" = "$before" ] || { echo "now $(stty size) "; exit; }
+		sleep 0.1
+	done
+	echo "lost "
+done`)
+	seen, cols := "", uint16(100)
+	for c, err := range p.Output(t.Context(), 0) {
+		ok(t, err)
+		seen += string(c.Data)
+		if _, rest, found := strings.Cut(seen, "ready "); found {
+			seen, cols = rest, cols+1
+			if cols > 110 {
+				t.Fatal("the old size stays")
+			}
+			ok(t, p.Resize(t.Context(), engi.TerminalSize{Cols: cols, Rows: 30}))
+		}
+	}
+	if want := fmt.Sprintf("now 30 %d ", cols); !strings.Contains(seen, want) {
+		t.Errorf("the program says %q, not %q", seen, want)
+	}
+}
+
 // soon tries f until it succeeds.
 func soon(t *testing.T, f func() error) {
 	t.Helper()

@@ -53,6 +53,7 @@ func promises(t *testing.T, c *guest.Client, o promiseOptions) {
 		{"Process/repeated input reaches a terminal once", s.repeated},
 		{"Process/history of a terminal", s.history},
 		{"Process/who does not read a terminal is overtaken", s.overtaken},
+		{"Process/a size that a program undoes is set again", s.undone},
 		{"File/write read stat list move remove", s.files},
 		{"File/write is all or nothing", s.atomic},
 		{"File/large content survives", s.large},

@@ -51,10 +51,11 @@ type proc struct {
 	stop    chan struct{} // closed to release pumps that wait for readers
 	ended   chan struct{}
 
-	inputMu sync.Mutex
-	input   *os.File // write end of standard input, or the terminal; nil once closed
-	tty     bool
-	taken   map[string]*taken // by the writer's name
+	inputMu  sync.Mutex
+	input    *os.File // write end of standard input, or the terminal; nil once closed
+	tty      bool
+	taken    map[string]*taken // by the writer's name
+	settling *time.Timer       // of the next look at the terminal's size; nil if it was never changed
 
 	exit    engi.Exit
 	endedAt time.Time

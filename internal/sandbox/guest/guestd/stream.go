@@ -1,6 +1,7 @@
 package guestd
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -292,6 +293,9 @@ func (s *Server) resize(w http.ResponseWriter, r *http.Request, p *proc) error {
 	return noContent(w)
 }
 
+// looks are the times, after a change of a terminal's size and after each look at it, of another look.
+var looks = []time.Duration{20 * time.Millisecond, 80 * time.Millisecond, 400 * time.Millisecond, 1500 * time.Millisecond}
+
 func (p *proc) resize(size wire.Size) error {
 	p.inputMu.Lock()
 	defer p.inputMu.Unlock()
@@ -301,16 +305,61 @@ func (p *proc) resize(size wire.Size) error {
 	if p.input == nil {
 		return engi.Errorf(engi.NotFound, "process %d has ended", p.child.PID)
 	}
-	c, err := p.input.SyscallConn()
-	if err != nil {
-		return engi.Errorf(engi.NotFound, "process %d has ended", p.child.PID)
+	var before unix.Winsize
+	want := unix.Winsize{Row: size.Rows, Col: size.Cols}
+	if err := p.control(func(fd int) error {
+		now, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+		if err != nil {
+			return err
+		}
+		before = *now
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &want)
+	}); err != nil {
+		return engi.Errorf(engi.Internal, "resize terminal of %d: %v", p.child.PID, err)
 	}
-	var ierr error
-	if err := c.Control(func(fd uintptr) {
-		ierr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
-	}); err != nil || ierr != nil {
-		return engi.Errorf(engi.Internal, "resize terminal of %d: %v %v", p.child.PID, err, ierr)
+	if before != want {
+		p.settle(before, want, looks)
 	}
 	p.log.Resized(size)
 	return nil
+}
+
+// settle looks at the terminal's size a few times, and sets it again if it is the one before. Programs
+// that use the readline library, such as shells, read the size of their terminal before each prompt
+// and set what they have read, which undoes a change in between. The caller holds inputMu.
+func (p *proc) settle(before, want unix.Winsize, looks []time.Duration) {
+	if p.settling != nil {
+		p.settling.Stop()
+	}
+	if len(looks) == 0 {
+		return
+	}
+	var own *time.Timer
+	own = time.AfterFunc(looks[0], func() {
+		p.inputMu.Lock()
+		defer p.inputMu.Unlock()
+		if p.settling != own || p.input == nil {
+			return // the size has been changed again, or the terminal is closed
+		}
+		p.control(func(fd int) error { // fails if the program has ended
+			now, err := unix.IoctlGetWinsize(fd, unix.TIOCGWINSZ)
+			if err != nil || *now != before {
+				return err
+			}
+			return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &want)
+		})
+		p.settle(before, want, looks[1:])
+	})
+	p.settling = own
+}
+
+// control calls f with the descriptor of the terminal. The caller holds inputMu.
+func (p *proc) control(f func(fd int) error) error {
+	c, err := p.input.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	err = c.Control(func(fd uintptr) { ferr = f(int(fd)) })
+	return cmp.Or(err, ferr)
 }
