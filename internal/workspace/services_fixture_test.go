@@ -204,7 +204,9 @@ var greetings = map[int]string{
 	5432: message('R', "\x00\x00\x00\x00") + message('S', "server_version\x0015.20\x00") + message('Z', "I"),
 	3306: "\x0b\x00\x00\x00\x0a10.11.19\x00x",
 	6379: "+OK\r\n+PONG\r\n$22\r\nredis_version:7.0.15\r\n",
-	80:   "HTTP/1.1 204 No Content\r\nServer: nginx/1.22.1\r\n\r\n",
+	27017: "\x39\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\xdd\x07\x00\x00\x00\x00\x00\x00\x00" + // {version: "3.6.8", ok: 1.0}
+		"\x24\x00\x00\x00\x02version\x00\x06\x00\x00\x003.6.8\x00\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f\x00",
+	80: "HTTP/1.1 204 No Content\r\nServer: nginx/1.22.1\r\n\r\n",
 }
 
 func (p *process) Signal(_ context.Context, name string) error {

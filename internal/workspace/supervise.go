@@ -135,7 +135,7 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 	if err != nil || r.State == engi.ServiceStopped || r.State == engi.ServiceFailed {
 		return r, 0, err
 	}
-	k, err := server.Find(r.Type, r.Wanted)
+	k, err := r.kind()
 	if err != nil {
 		return s.missed(ctx, key, r, err)
 	}
@@ -400,7 +400,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 	if r.Sandbox == "" {
 		return nil
 	}
-	if k, err := server.Find(r.Type, r.Wanted); err == nil {
+	if k, err := r.kind(); err == nil {
 		g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, r.Sandbox)
 		if err == nil {
 			err = k.Stop(ctx, g)

@@ -20,6 +20,10 @@ mend() {
 }
 
 own
+if [ -e $data/server/WiredTiger ]; then
+	echo "The volume has data of mongod, which FerretDB cannot read. Add another mongodb service, and copy the documents with a client." >&2
+	exit 1
+fi
 as mkdir -p $data/server
 for db in $data/server/*.sqlite; do
 	[ -e "$db" ] || continue
