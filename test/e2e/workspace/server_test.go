@@ -48,7 +48,7 @@ func newSandboxOf(t *testing.T, k *server.Kind, definition []byte, vars map[stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := n.Volumes().Create(t.Context(), engi.VolumeSpec{Name: strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")})
+	v, err := n.Volumes().Create(t.Context(), engi.VolumeSpec{Name: strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-") + "-" + k.Template})
 	if err != nil {
 		t.Fatal(err)
 	}
