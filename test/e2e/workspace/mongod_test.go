@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -49,7 +50,7 @@ func TestMongod(t *testing.T) {
 	}
 	s.Start()
 
-	if _, err := s.AddService(ctx, "shop", v1.ServiceRequest{Type: v1.ServiceMongoDB, Name: "bad", Version: "3.6"}); err == nil || !strings.Contains(err.Error(), "leave the version out") {
+	if _, err := s.AddService(ctx, "shop", v1.ServiceRequest{Type: v1.ServiceMongoDB, Name: "bad", Version: "3.6"}); err == nil || !strings.Contains(err.Error(), "the template mongod decides") {
 		t.Errorf("a version that only the template knows: %v", err)
 	}
 	x, err := s.AddService(ctx, "shop", v1.ServiceRequest{Type: v1.ServiceMongoDB})
@@ -57,7 +58,7 @@ func TestMongod(t *testing.T) {
 		t.Fatalf("%+v, %v", x, err)
 	}
 	s.Run("workspace", "service", "restart", "shop", "old")
-	if list := s.Run("workspace", "service", "list", "shop"); !strings.Contains(list, "FerretDB 1.24") || !strings.Contains(list, "MongoDB 3.6.8") {
+	if list := s.Run("workspace", "service", "list", "shop"); !regexp.MustCompile(`MongoDB +3\.6\.8 +healthy`).MatchString(list) || !regexp.MustCompile(`FerretDB 1\.24 +1\.24\.0 +healthy`).MatchString(list) {
 		t.Errorf("the services are\n%s", list)
 	}
 	find := func(args ...string) string {
@@ -107,7 +108,11 @@ func TestMongod(t *testing.T) {
 		writing.Go(func() {
 			out, _ = shell(fmt.Sprintf(`for (var i = 0; i < 1e6; i++) { var r = db.kept.insert({_id: %d + i, text: new Array(1000).join("x")}, {writeConcern: {w: 1, j: true}}); if (!r.nInserted) throw r; print(%d + i) }`, round*1e6, round*1e6))
 		})
-		time.Sleep(time.Duration(round+1) * 2 * time.Second)
+		for began := time.Now(); find("kept", fmt.Sprintf(`{"_id": %d}`, int(round*1e6)+50*(round+1)), "--projection", `{"_id": 1}`) == ""; time.Sleep(20 * time.Millisecond) {
+			if time.Since(began) > 2*time.Minute {
+				t.Fatalf("round %d: nothing is written", round)
+			}
+		}
 		w, err := s.Workspace(ctx, "shop")
 		if err != nil {
 			t.Fatal(err)
