@@ -249,9 +249,24 @@ func kindOf(t engi.ServiceType, version, template string) (*server.Kind, error) 
 	if template == "" {
 		return server.Find(t, version)
 	}
-	return server.Mongod(template, version, func(ctx context.Context, dial func(context.Context) (net.Conn, error), a server.Access) error {
-		return database.Server{Type: t, User: a.User, Password: a.Password, Database: a.Database, Users: server.MongodUsers, Dial: dial}.SetUp(ctx)
-	})
+	return server.Mongod(template, version, mongodClient{})
+}
+
+// A mongodClient implements [server.MongodClient].
+type mongodClient struct{}
+
+func (mongodClient) server(dial server.Dial, a server.Access) database.Server {
+	return database.Server{Type: engi.ServiceMongoDB, User: a.User, Password: a.Password, Database: a.Database, Users: server.MongodUsers, Dial: dial}
+}
+
+// SetUp implements [server.MongodClient].
+func (c mongodClient) SetUp(ctx context.Context, dial server.Dial, a server.Access) error {
+	return c.server(dial, a).SetUp(ctx)
+}
+
+// Limit implements [server.MongodClient].
+func (c mongodClient) Limit(ctx context.Context, dial server.Dial, a server.Access, full bool) error {
+	return c.server(dial, a).Limit(ctx, full)
 }
 
 func (r ServiceRecord) access() server.Access {

@@ -152,7 +152,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-// FuzzSCRAM answers arbitrary challenges of a server of MongoDB's protocol, and reads arbitrary lists of mechanisms.
+// FuzzSCRAM answers arbitrary challenges of a server of MongoDB's protocol, and reads arbitrary lists of mechanisms
+// and roles.
 func FuzzSCRAM(f *testing.F) {
 	for _, v := range []string{"r=nonce1,s=eA==,i=4096", "m=x,r=nonce1,s=eA==,i=4096", "r=nonce,s=eA==,i=4096", "i=100000,s=eA==,r=nonce1", "r=nonce1,s=eA==,i=2000000000", ""} {
 		f.Add([]byte(v))
@@ -165,6 +166,7 @@ func FuzzSCRAM(f *testing.F) {
 			}
 		}
 		_, _ = mechanismOf(v)
+		_, _ = rolesOf(v)
 	})
 }
 

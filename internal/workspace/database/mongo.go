@@ -343,6 +343,106 @@ func (s Server) createUser(ctx context.Context) error {
 	return err
 }
 
+// fullRole is the role of the user of a mongod while its volume is full.
+const fullRole = "engi_full"
+
+// Limit has the user of a mongod only read and remove documents while the volume is full, and do everything
+// otherwise. It does nothing if the user has another password by now.
+func (s Server) Limit(ctx context.Context, full bool) error {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	m, err := s.openMongo(ctx)
+	var r *refusal
+	if errors.As(err, &r) && r.Code == "AuthenticationFailed" {
+		return nil
+	}
+	if err == nil {
+		defer m.Close()
+		defer guard(ctx, m, nil)()
+		err = m.limit(s, full)
+	}
+	if err != nil {
+		return s.classify(ctx, "set the roles of the user", err)
+	}
+	return nil
+}
+
+func (m *mongo) limit(s Server, full bool) error {
+	run := func(command ...bson.E) ([]byte, error) {
+		reply, refused, err := m.do(append(bson.D(command), bson.E{Key: "$db", Value: s.Users}))
+		if err == nil && refused != nil {
+			err = &refusal{*refused}
+		}
+		return reply, err
+	}
+	reply, err := run(bson.E{Key: "usersInfo", Value: s.User})
+	if err != nil {
+		return err
+	}
+	roles, err := rolesOf(reply)
+	if err != nil {
+		return err
+	}
+	add, remove := "root", fullRole
+	if full {
+		add, remove = fullRole, "root"
+	}
+	if !slices.Contains(roles, remove) {
+		return nil
+	}
+	if full {
+		_, err = run(bson.E{Key: "createRole", Value: fullRole}, bson.E{Key: "roles", Value: bson.A{}}, bson.E{Key: "privileges", Value: bson.A{
+			bson.D{{Key: "resource", Value: bson.D{{Key: "db", Value: ""}, {Key: "collection", Value: ""}}}, {Key: "actions", Value: bson.A{"find", "remove", "dropCollection", "dropDatabase", "dropIndex", "compact", "listCollections", "listIndexes", "collStats", "dbStats"}}},
+			bson.D{{Key: "resource", Value: bson.D{{Key: "cluster", Value: true}}}, {Key: "actions", Value: bson.A{"listDatabases", "serverStatus"}}},
+			bson.D{{Key: "resource", Value: bson.D{{Key: "db", Value: s.Users}, {Key: "collection", Value: ""}}}, {Key: "actions", Value: bson.A{"grantRole", "revokeRole", "viewUser"}}},
+		}})
+		var r *refusal
+		if err != nil && !errors.As(err, &r) { // a refusal says that the role exists; if not, it cannot be granted
+			return err
+		}
+	}
+	// Each step leaves the user with one of the roles, and the next call with the steps that are missing.
+	if _, err = run(bson.E{Key: "grantRolesToUser", Value: s.User}, bson.E{Key: "roles", Value: bson.A{add}}); err != nil {
+		return err
+	}
+	_, err = run(bson.E{Key: "revokeRolesFromUser", Value: s.User}, bson.E{Key: "roles", Value: bson.A{remove}})
+	return err
+}
+
+// rolesOf returns the roles of the first user in an answer of a server.
+func rolesOf(reply []byte) (roles []string, err error) {
+	users, err := field(reply, "users", bsonArray)
+	if err != nil {
+		return nil, err
+	}
+	user, err := field(users, "0", bsonDocument)
+	if err != nil {
+		return nil, err
+	}
+	all, err := field(user, "roles", bsonArray)
+	if err != nil {
+		return nil, err
+	}
+	for role, err := range elements(all) {
+		if err != nil {
+			return nil, err
+		}
+		if role.kind != bsonDocument {
+			continue
+		}
+		value, err := field(role.value, "role", bsonString)
+		if err != nil {
+			return nil, err
+		}
+		name, err := stringOf(value)
+		if err != nil {
+			return nil, err
+		}
+		roles = append(roles, name)
+	}
+	return roles, nil
+}
+
 // A mechanism is a way to log in, RFC 5802 and RFC 7677.
 type mechanism struct {
 	name string

@@ -438,6 +438,76 @@ func TestSetUp(t *testing.T) {
 	}
 }
 
+// TestLimit changes the roles of the user of a mongod, and is cut off between the changes.
+func TestLimit(t *testing.T) {
+	roles, left := []string{"readWrite", "root"}, -1
+	f := &fakeMongo{mongod: true, answer: func(command bson.M) any {
+		change := func() []string {
+			var all []string
+			for _, r := range command["roles"].(bson.A) {
+				all = append(all, r.(string))
+			}
+			return all
+		}
+		refused := bson.M{"ok": 0.0, "errmsg": "no", "code": 51002, "codeName": "Location51002"}
+		switch {
+		case command["usersInfo"] == "chief":
+			all := bson.A{}
+			for _, r := range roles {
+				all = append(all, bson.D{{Key: "role", Value: r}, {Key: "db", Value: "admin"}})
+			}
+			return bson.D{{Key: "users", Value: bson.A{bson.D{{Key: "user", Value: "chief"}, {Key: "roles", Value: all}}}}, {Key: "ok", Value: 1.0}}
+		case left == 0:
+			return bson.M{"ok": 0.0, "errmsg": "it is shutting down", "code": 91, "codeName": "ShutdownInProgress"}
+		case command["createRole"] == "engi_full":
+			return refused // it exists
+		case command["grantRolesToUser"] == "chief":
+			for _, r := range change() {
+				if !slices.Contains(roles, r) {
+					roles = append(roles, r)
+				}
+			}
+		case command["revokeRolesFromUser"] == "chief":
+			roles = slices.DeleteFunc(roles, func(r string) bool { return slices.Contains(change(), r) })
+		default:
+			return refused
+		}
+		left--
+		return bson.M{"ok": 1.0}
+	}}
+	for _, full := range []bool{false, true, true, false, false} {
+		for cut := range 3 {
+			left = cut
+			err := f.server().Limit(t.Context(), full)
+			if err != nil && !engi.Is(err, engi.Unavailable) {
+				t.Error(err)
+			}
+			if !slices.Contains(roles, "root") && !slices.Contains(roles, "engi_full") {
+				t.Errorf("full %v, cut %d: the user has the roles %v", full, cut, roles)
+			}
+		}
+		left = -1
+		want := []string{"readWrite", "root"}
+		if full {
+			want[1] = "engi_full"
+		}
+		if err := f.server().Limit(t.Context(), full); err != nil || !cmp.Equal(roles, want) {
+			t.Errorf("full %v: the user has the roles %v, %v", full, roles, err)
+		}
+	}
+	s := f.server()
+	s.Password = "wrong"
+	if err := s.Limit(t.Context(), true); err != nil || !slices.Contains(roles, "root") {
+		t.Errorf("a user with another password: %v", err)
+	}
+	for _, reply := range []any{bson.M{"ok": 1.0}, bson.M{"ok": 1.0, "users": bson.A{}}, bson.M{"ok": 1.0, "users": bson.A{1}}, bson.M{"ok": 1.0, "users": bson.A{bson.M{"roles": bson.A{bson.M{"role": 1}}}}}} {
+		f.answer = func(bson.M) any { return reply }
+		if err := f.server().Limit(t.Context(), true); !engi.Is(err, engi.Unavailable) {
+			t.Errorf("%v: %v", reply, err)
+		}
+	}
+}
+
 // TestHostileLogin uses servers that do not know the password, or want it guessed.
 func TestHostileLogin(t *testing.T) {
 	const salt = ",s=MDEyMzQ1Njc4OWFiY2RlZg=="

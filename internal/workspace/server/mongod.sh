@@ -10,7 +10,17 @@ own
 for other in $data/server/*.sqlite; do
 	[ ! -e "$other" ] || refuse "The volume has data of FerretDB, which mongod cannot read. Add another mongodb service, and copy the documents with a client."
 done
-set -- --nounixsocket --wiredTigerEngineConfigString='log=(file_max=16MB)' --setParameter diagnosticDataCollectionEnabled=false --auth
+rm -f $run/full
+if full 64; then
+	: > $run/full
+	echo "The volume is full, so documents can be read and removed only. Drop collections, and restart the service." >&2
+fi
+# A start repeats all that has been written since the last checkpoint, which takes as much room again.
+case $(mongod --version) in
+*"db version v3."*) set -- --wiredTigerEngineConfigString='log=(file_max=8MB),checkpoint=(wait=60,log_size=16MB)' ;;
+*) set -- --wiredTigerEngineConfigString='log=(file_max=8MB)' --syncdelay 10 ;;
+esac
+set -- "$@" --nounixsocket --setParameter diagnosticDataCollectionEnabled=false --auth
 if [ ! -e $data/server ]; then
 	# A new server gets its user while nothing but this machine reaches it. A start that was
 	# cut off begins anew: nobody has written anything yet.

@@ -60,7 +60,7 @@ type Kind struct {
 	access   func(env map[string]string) (Access, map[string]string, error)
 	settings func(a Access, env map[string]string) (string, error) // returns the file that the script reads
 	greet    func(c net.Conn, a Access) (version string, err error)
-	setUp    SetUp // gives a new server its user; nil if the script does
+	client   MongodClient // nil for other programs
 	url      func(host string, a Access) string
 }
 
@@ -219,7 +219,7 @@ func (k *Kind) Wait(ctx context.Context, g engi.Guest, p engi.Process, a Access)
 		if version, err = k.Greet(ctx, g, a); err == nil {
 			return version, nil
 		}
-		if k.setUp != nil {
+		if k.client != nil {
 			if bad := k.finish(ctx, g, a); bad != nil {
 				err = bad
 			}

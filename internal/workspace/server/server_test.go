@@ -216,7 +216,8 @@ func TestMongod(t *testing.T) {
 	}
 	created := 0
 	refused := engi.Errorf(engi.Unavailable, "it refuses")
-	k, err := Mongod("mine", "latest", func(ctx context.Context, dial func(context.Context) (net.Conn, error), a Access) error {
+	var limited []bool
+	k, err := Mongod("mine", "latest", &mongodClient{func(ctx context.Context, dial Dial) error {
 		c, err := dial(ctx)
 		if err != nil {
 			return err
@@ -226,7 +227,7 @@ func TestMongod(t *testing.T) {
 			return refused
 		}
 		return nil
-	})
+	}, &limited})
 	if err != nil || k.String() != "MongoDB" || k.Template != "mine" {
 		t.Fatal(k, err)
 	}
@@ -257,11 +258,45 @@ func TestMongod(t *testing.T) {
 	if version, err := k.Wait(t.Context(), g, p, a); err != nil || version != "3.6.8" || created != 2 {
 		t.Errorf("version %q after %d attempts, %v", version, created, err)
 	}
+	for range 2 {
+		if err := k.Limit(t.Context(), g, a); err != nil {
+			t.Error(err)
+		}
+		g.files[fullFile] = ""
+	}
+	if !cmp.Equal(limited, []bool{false, true}) {
+		t.Errorf("it was limited %v", limited)
+	}
 	g.port, created = setUpPort, 0
 	g.procs[0].end(engi.Exit{Code: 1})
 	if _, err := k.Wait(t.Context(), g, p, a); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "code 1: it is new") {
 		t.Error(err)
 	}
+}
+
+type mongodClient struct {
+	setUp   func(ctx context.Context, dial Dial) error
+	limited *[]bool
+}
+
+func (c *mongodClient) SetUp(ctx context.Context, dial Dial, _ Access) error {
+	return c.setUp(ctx, dial)
+}
+
+func (c *mongodClient) Limit(ctx context.Context, dial Dial, _ Access, full bool) error {
+	*c.limited = append(*c.limited, full)
+	conn, err := dial(ctx)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+func (g *newGuest) Stat(_ context.Context, path string) (engi.FileInfo, error) {
+	if _, ok := g.files[path]; !ok {
+		return engi.FileInfo{}, engi.Errorf(engi.NotFound, "no file %s", path)
+	}
+	return engi.FileInfo{}, nil
 }
 
 // A newGuest has a new mongod, which serves once the file says that it has its user.

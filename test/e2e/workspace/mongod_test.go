@@ -168,13 +168,18 @@ func TestMongod(t *testing.T) {
 	}
 }
 
+// A mongodClient creates the user of a mongod.
+type mongodClient struct{ server.MongodClient }
+
+func (mongodClient) SetUp(ctx context.Context, dial server.Dial, a server.Access) error {
+	return database.Server{Type: engi.ServiceMongoDB, User: a.User, Password: a.Password, Database: a.Database, Users: server.MongodUsers, Dial: dial}.SetUp(ctx)
+}
+
 // TestMongodStarts interrupts first starts of a mongod, later each time, and starts another server over its data.
 func TestMongodStarts(t *testing.T) {
 	env.Slow(t)
 	definition := mongodTemplate(t)
-	k, err := server.Mongod("mongod", "", func(ctx context.Context, dial func(context.Context) (net.Conn, error), a server.Access) error {
-		return database.Server{Type: engi.ServiceMongoDB, User: a.User, Password: a.Password, Database: a.Database, Users: server.MongodUsers, Dial: dial}.SetUp(ctx)
-	})
+	k, err := server.Mongod("mongod", "", mongodClient{})
 	if err != nil {
 		t.Fatal(err)
 	}
