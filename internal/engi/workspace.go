@@ -173,7 +173,7 @@ const (
 	ServicePostgres ServiceType = "postgres"
 	ServiceMySQL    ServiceType = "mysql" // MariaDB serves it
 	ServiceRedis    ServiceType = "redis"
-	ServiceMongoDB  ServiceType = "mongodb" // FerretDB serves it
+	ServiceMongoDB  ServiceType = "mongodb" // FerretDB serves it, or the mongod in a template of the operator
 	ServiceNginx    ServiceType = "nginx"
 )
 

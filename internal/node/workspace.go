@@ -13,7 +13,7 @@ import (
 func (n *Node) openWorkspaces() {
 	n.workspaces = workspace.New(workspace.Options{
 		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
-		Network: n.packagesOnly(), MaxAwake: time.Duration(n.config.Sandboxes.Max),
+		Network: n.packagesOnly(), Mongod: n.config.Workspaces.Mongod, MaxAwake: time.Duration(n.config.Sandboxes.Max),
 	})
 }
 

@@ -75,6 +75,7 @@ type keptService struct {
 	User     string            `json:"user,omitempty"`
 	Database string            `json:"database,omitempty"`
 	Wanted   string            `json:"wanted,omitempty"`
+	Template string            `json:"template,omitempty"`
 	Boots    int               `json:"boots,omitempty"`
 	Failures int               `json:"failures,omitempty"`
 	Going    bool              `json:"going,omitempty"`
@@ -89,7 +90,7 @@ type keptSecret struct {
 func keepService(s workspace.ServiceRecord) keptService {
 	return keptService{
 		Name: s.Name, Type: s.Type, Version: s.Version, Server: s.Server, State: s.State, Sandbox: s.Sandbox, Volume: s.Volume, Host: s.Host, Port: s.Port, Exposed: s.Exposed, Needs: s.Needs, Restarts: s.Restarts, Error: keepError(s.Error), Started: nanos(s.Started),
-		User: s.User, Database: s.Database, Wanted: s.Wanted, Boots: s.Boots, Failures: s.Failures, Going: s.Going,
+		User: s.User, Database: s.Database, Wanted: s.Wanted, Template: s.Template, Boots: s.Boots, Failures: s.Failures, Going: s.Going,
 	}
 }
 
@@ -99,7 +100,7 @@ func (k keptService) decode(secret keptSecret) workspace.ServiceRecord {
 			Name: k.Name, Type: k.Type, Version: k.Version, Server: k.Server, State: k.State, Sandbox: k.Sandbox, Volume: k.Volume, Host: k.Host, Port: k.Port,
 			Exposed: k.Exposed, Needs: k.Needs, Restarts: k.Restarts, Error: k.Error.decode(), Started: moment(k.Started),
 		},
-		User: k.User, Password: secret.Password, Database: k.Database, Env: secret.Env, Wanted: k.Wanted, Boots: k.Boots, Failures: k.Failures, Going: k.Going,
+		User: k.User, Password: secret.Password, Database: k.Database, Env: secret.Env, Wanted: k.Wanted, Template: k.Template, Boots: k.Boots, Failures: k.Failures, Going: k.Going,
 	}
 }
 

@@ -113,7 +113,7 @@ func workspaceRecords(t *testing.T, f workspaceFixture) {
 			Name: "db", Type: engi.ServicePostgres, Version: "15.3", Server: "PostgreSQL 15.3", State: engi.ServiceHealthy, Sandbox: "sb", Volume: "vol", Host: "db.workspace.internal",
 			Port: 5432, Exposed: true, Needs: []string{"cache"}, Restarts: 3, Error: engi.Errorf(engi.Unavailable, "why").WithRemedy("how"), Started: time.Now().UTC(),
 		},
-		User: "u", Password: "secret", Database: "d", Env: map[string]string{"A": "B"}, Wanted: "15", Boots: 2, Failures: 1,
+		User: "u", Password: "secret", Database: "d", Env: map[string]string{"A": "B"}, Wanted: "15", Template: "mine", Boots: 2, Failures: 1,
 	}}
 	r.Preview = engi.WorkspacePreview{Type: engi.PreviewStatic, Root: "dist", Port: 3, Public: true}
 	r.State, r.Sandbox, r.Base, r.Boots, r.Revision, r.Size, r.Error = engi.WorkspaceFailed, "sb2", 4, 5, 6, 7, engi.Errorf(engi.Exhausted, "full")

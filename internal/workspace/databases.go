@@ -157,7 +157,7 @@ func (s *Service) enterDatabase(ctx context.Context, viewer engi.Viewer, workspa
 	if err != nil {
 		return db, nil, err
 	}
-	k, err := server.Find(sr.Type, sr.Wanted)
+	k, err := sr.kind()
 	if err != nil {
 		return db, nil, err
 	}
@@ -168,9 +168,12 @@ func (s *Service) enterDatabase(ctx context.Context, viewer engi.Viewer, workspa
 	if err != nil {
 		return db, nil, err
 	}
-	a := sr.access()
+	a, users := sr.access(), ""
+	if sr.Template != "" {
+		users = server.MongodUsers
+	}
 	return database.Server{
-		Type: sr.Type, User: a.User, Password: a.Password, Database: a.Database,
+		Type: sr.Type, User: a.User, Password: a.Password, Database: a.Database, Users: users,
 		Dial: func(ctx context.Context) (net.Conn, error) { return g.Dial(ctx, k.Port) },
 	}, leave, nil
 }

@@ -27,6 +27,8 @@ type fixture struct {
 	db   *store.DB
 	root string // directory of templates
 
+	mongod string // template with mongod; empty for FerretDB
+
 	mu     sync.Mutex
 	left   int // number of steps until the power is cut; negative means never. guarded by mu, like all fields below
 	off    bool
@@ -77,7 +79,7 @@ func newFixture(t testing.TB) *fixture {
 
 // begin returns a service that runs until the test ends or stop is called.
 func (w *fixture) begin(t testing.TB) (s *workspace.Service, stop func()) {
-	s = workspace.New(workspace.Options{Store: powerStore{store.Workspaces(w.db), w}, Sandboxes: boxes{fixture: w}, Templates: templates{root: w.root}, Volumes: volumes{fixture: w}, Network: engi.NetworkPolicy{Mode: engi.NetworkNone}, MaxAwake: time.Hour})
+	s = workspace.New(workspace.Options{Store: powerStore{store.Workspaces(w.db), w}, Sandboxes: boxes{fixture: w}, Templates: templates{root: w.root}, Volumes: volumes{fixture: w}, Network: engi.NetworkPolicy{Mode: engi.NetworkNone}, Mongod: w.mongod, MaxAwake: time.Hour})
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() { done <- s.Run(ctx, func() { close(ready) }) }()
@@ -178,7 +180,7 @@ type templates struct {
 }
 
 func (t templates) Get(_ context.Context, name string) (engi.Template, error) {
-	if name != "base" && !strings.HasPrefix(name, "service-") {
+	if !slices.Contains([]string{"base", "mine", "other"}, name) && !strings.HasPrefix(name, "service-") {
 		return engi.Template{}, engi.ErrNoTemplate
 	}
 	return engi.Template{Name: name, Digest: "d", WorkDir: "/workspace", Root: t.root}, nil

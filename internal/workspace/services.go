@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workspace/database"
 	"github.com/engi-dev/engi/internal/workspace/server"
 )
 
@@ -55,7 +56,11 @@ func (s *Service) newServices(ctx context.Context, have []ServiceRecord, specs [
 			return nil, engi.Errorf(engi.Invalid, "service %s has %d variables of %d bytes", spec.Name, len(spec.Env), size).
 				WithRemedy("use %d variables of %d bytes at most", maxEnv, maxEnvBytes)
 		}
-		k, err := server.Find(spec.Type, spec.Version)
+		template := ""
+		if spec.Type == engi.ServiceMongoDB {
+			template = s.opt.Mongod
+		}
+		k, err := kindOf(spec.Type, spec.Version, template)
 		if err != nil {
 			return nil, err
 		}
@@ -72,15 +77,18 @@ func (s *Service) newServices(ctx context.Context, have []ServiceRecord, specs [
 				Name: spec.Name, Type: spec.Type, Server: k.String(), State: engi.ServiceStarting, Volume: engi.NewVolumeID(),
 				Host: spec.Name + ".workspace.internal", Port: k.Port, Exposed: spec.Exposed, Needs: slices.Compact(slices.Sorted(slices.Values(spec.Needs))),
 			},
-			User: a.User, Password: a.Password, Database: a.Database, Env: maps.Clone(spec.Env), Wanted: version,
+			User: a.User, Password: a.Password, Database: a.Database, Env: maps.Clone(spec.Env), Wanted: version, Template: template,
 		})
 	}
 	slices.SortFunc(all, func(a, b ServiceRecord) int { return strings.Compare(a.Name, b.Name) })
 	if err := checkNeeds(all); err != nil {
 		return nil, err
 	}
-	for _, spec := range specs {
-		k, err := server.Find(spec.Type, spec.Version)
+	for _, r := range all {
+		if at(have, r.Name) >= 0 {
+			continue
+		}
+		k, err := r.kind()
 		if err != nil {
 			return nil, err
 		}
@@ -131,8 +139,11 @@ func at(all []ServiceRecord, name string) int {
 }
 
 // prepare returns the template of a kind, and builds it if it does not exist.
-func (s *Service) prepare(ctx context.Context, k *server.Kind) (engi.Template, error) {
-	t, err := s.opt.Templates.Get(ctx, k.Template)
+func (s *Service) prepare(ctx context.Context, k *server.Kind) (t engi.Template, err error) {
+	if k.Version == "" {
+		defer engi.Annotate(&err, "the operator's template for %s", k)
+	}
+	t, err = s.opt.Templates.Get(ctx, k.Template)
 	if engi.Is(err, engi.Unavailable) {
 		t, err = s.opt.Templates.Build(ctx, k.Template, nil, func(engi.Progress) {})
 	}
@@ -224,11 +235,38 @@ func (s *Service) Connection(ctx context.Context, viewer engi.Viewer, workspace,
 	if err != nil {
 		return engi.Connection{}, err
 	}
-	k, err := server.Find(sr.Type, sr.Wanted)
+	k, err := sr.kind()
 	if err != nil {
 		return engi.Connection{}, err
 	}
 	return k.Connection(sr.Host, sr.access()), nil
+}
+
+// kind returns what runs a service. It is always the program that its data was created with.
+func (r ServiceRecord) kind() (*server.Kind, error) { return kindOf(r.Type, r.Wanted, r.Template) }
+
+func kindOf(t engi.ServiceType, version, template string) (*server.Kind, error) {
+	if template == "" {
+		return server.Find(t, version)
+	}
+	return server.Mongod(template, version, mongodClient{})
+}
+
+// A mongodClient implements [server.MongodClient].
+type mongodClient struct{}
+
+func (mongodClient) server(dial server.Dial, a server.Access) database.Server {
+	return database.Server{Type: engi.ServiceMongoDB, User: a.User, Password: a.Password, Database: a.Database, Users: server.MongodUsers, Dial: dial}
+}
+
+// SetUp implements [server.MongodClient].
+func (c mongodClient) SetUp(ctx context.Context, dial server.Dial, a server.Access) error {
+	return c.server(dial, a).SetUp(ctx)
+}
+
+// Limit implements [server.MongodClient].
+func (c mongodClient) Limit(ctx context.Context, dial server.Dial, a server.Access, full bool) error {
+	return c.server(dial, a).Limit(ctx, full)
 }
 
 func (r ServiceRecord) access() server.Access {
@@ -315,7 +353,7 @@ func (s *Service) ServiceLogs(ctx context.Context, viewer engi.Viewer, workspace
 	if sr.Sandbox == "" {
 		return "", engi.Errorf(engi.Conflict, "the service has no sandbox, and its logs are removed with the sandbox").WithRemedy("start the workspace, or restart the service")
 	}
-	k, err := server.Find(sr.Type, sr.Wanted)
+	k, err := sr.kind()
 	if err != nil {
 		return "", err
 	}

@@ -185,8 +185,10 @@ func (g guest) Dial(_ context.Context, port int) (c net.Conn, err error) {
 		c = mine
 		g.servers.Go(func() { io.Copy(io.Discard, theirs) })
 		g.servers.Go(func() {
-			defer theirs.Close()
 			io.WriteString(theirs, greetings[port])
+			if port != 27017 { // whose client says more
+				theirs.Close()
+			}
 		})
 		return nil
 	})
@@ -200,11 +202,20 @@ func message(kind byte, body string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4))) + body
 }
 
+// mongoMessage returns the answer to a request with the fields of a document.
+func mongoMessage(to byte, fields string) string {
+	doc := string(binary.LittleEndian.AppendUint32(nil, uint32(len(fields)+5))) + fields + "\x00"
+	head := binary.LittleEndian.AppendUint32(nil, uint32(len(doc)+21))
+	return string(head) + "\x00\x00\x00\x00" + string([]byte{to, 0, 0, 0}) + "\xdd\x07\x00\x00\x00\x00\x00\x00\x00" + doc
+}
+
 var greetings = map[int]string{
 	5432: message('R', "\x00\x00\x00\x00") + message('S', "server_version\x0015.20\x00") + message('Z', "I"),
 	3306: "\x0b\x00\x00\x00\x0a10.11.19\x00x",
 	6379: "+OK\r\n+PONG\r\n$22\r\nredis_version:7.0.15\r\n",
-	80:   "HTTP/1.1 204 No Content\r\nServer: nginx/1.22.1\r\n\r\n",
+	// A mongod refuses the password.
+	27017: mongoMessage(1, "\x02version\x00\x06\x00\x00\x003.6.8\x00\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f") + mongoMessage(2, "\x10ok\x00\x00\x00\x00\x00\x02codeName\x00\x15\x00\x00\x00AuthenticationFailed\x00"),
+	80:    "HTTP/1.1 204 No Content\r\nServer: nginx/1.22.1\r\n\r\n",
 }
 
 func (p *process) Signal(_ context.Context, name string) error {

@@ -122,6 +122,51 @@ func TestServiceUse(t *testing.T) {
 	}, trio...)
 }
 
+// TestServicesKeepTheirProgram changes the operator's setting after services were created.
+func TestServicesKeepTheirProgram(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		w := newFixture(t)
+		var want []string
+		for i, template := range []string{"", "mine", "other", ""} {
+			w.mongod = template
+			s, stop := w.begin(t)
+			if i == 0 {
+				must[engi.Workspace](t)(s.Create(ctx, engi.WorkspaceSpec{Owner: "o", Name: "shop"}))
+			}
+			name := fmt.Sprint("db", i)
+			got := must[engi.Service](t)(s.AddService(ctx, "o", "shop", engi.ServiceSpec{Type: engi.ServiceMongoDB, Name: name}))
+			program := "FerretDB 1.24"
+			if template == "" {
+				template = "service-mongodb"
+			} else {
+				program = "MongoDB"
+			}
+			if want = append(want, template); got.Server != program || got.State != engi.ServiceHealthy || got.Version != "3.6.8" {
+				t.Errorf("%+v", got)
+			}
+			for j := range want { // each gets another sandbox
+				must[engi.Service](t)(s.RestartService(ctx, "o", "shop", fmt.Sprint("db", j)))
+				if spec := w.specs[len(w.specs)-1]; spec.Template != want[j] {
+					t.Errorf("with the setting %q, db%d runs in %s, want %s", w.mongod, j, spec.Template, want[j])
+				}
+			}
+			c := must[engi.Connection](t)(s.Connection(ctx, "o", "shop", name))
+			if strings.Contains(c.URL, "authSource=admin") != (program == "MongoDB") {
+				t.Error(c.URL)
+			}
+			stop()
+		}
+		w.mongod = "missing"
+		s, stop := w.begin(t)
+		defer stop()
+		if _, err := s.AddService(ctx, "o", "shop", engi.ServiceSpec{Type: engi.ServiceMongoDB}); !strings.Contains(fmt.Sprint(err), "the operator's template for MongoDB") {
+			t.Error(err)
+		}
+		w.servers.Wait()
+	})
+}
+
 // TestServicesFail starts a service that fails for a while, and one that always fails.
 func TestServicesFail(t *testing.T) {
 	serving(t, func(t *testing.T, w *fixture, s *workspace.Service) {

@@ -38,6 +38,7 @@ type ServiceRecord struct {
 	Database string
 	Env      map[string]string
 	Wanted   string // requested version; empty for the latest
+	Template string // the operator's template with the server's program; empty for the one of the type
 	Boots    int    // number of sandboxes created for the service so far, for idempotency keys
 	Failures int    // number of failed starts in a row
 	Going    bool   // the service is being removed

@@ -135,7 +135,7 @@ func (s *Service) attempt(ctx context.Context, key serviceKey) (_ ServiceRecord,
 	if err != nil || r.State == engi.ServiceStopped || r.State == engi.ServiceFailed {
 		return r, 0, err
 	}
-	k, err := server.Find(r.Type, r.Wanted)
+	k, err := r.kind()
 	if err != nil {
 		return s.missed(ctx, key, r, err)
 	}
@@ -278,12 +278,20 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	}
 	defer leave()
 	// A server that an earlier node has started may be ready by now.
-	if version, err := k.Check(ctx, g, r.access()); err == nil {
-		return r, version, nil
+	version, err := k.Check(ctx, g, r.access())
+	if err != nil {
+		if version, err = s.startServer(ctx, g, r, k); err != nil {
+			return r, "", err
+		}
 	}
+	return r, version, k.Limit(ctx, g, r.access())
+}
+
+// startServer starts a server in a sandbox, and returns its version once it is ready.
+func (s *Service) startServer(ctx context.Context, g engi.Guest, r ServiceRecord, k *server.Kind) (string, error) {
 	p, err := k.Start(ctx, g, r.access(), r.Env)
 	if err != nil {
-		return r, "", err
+		return "", err
 	}
 	waiting, cancel := context.WithTimeout(ctx, readyTime)
 	defer cancel()
@@ -291,7 +299,7 @@ func (s *Service) launch(ctx context.Context, key serviceKey, w Record, r Servic
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		err = engi.Errorf(engi.Unavailable, "%s is not ready after %v: %v", k.Program, readyTime, err).WithRemedy("look at its logs")
 	}
-	return r, version, err
+	return version, err
 }
 
 // enterServer enters the sandbox of a service. If there is none, enterServer creates one.
@@ -400,7 +408,7 @@ func (s *Service) endServer(ctx context.Context, r ServiceRecord) error {
 	if r.Sandbox == "" {
 		return nil
 	}
-	if k, err := server.Find(r.Type, r.Wanted); err == nil {
+	if k, err := r.kind(); err == nil {
 		g, leave, err := s.opt.Sandboxes.Enter(ctx, engi.Everyone, r.Sandbox)
 		if err == nil {
 			err = k.Stop(ctx, g)

@@ -24,7 +24,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/holder"
 )
 
-// Options configures a Service. All fields except Log and Idle are required.
+// Options configures a Service. All fields except Log, Mongod and Idle are required.
 type Options struct {
 	Store     Store
 	Sandboxes engi.Sandboxes
@@ -33,6 +33,7 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 
 	Network  engi.NetworkPolicy // network policy of the sandboxes of workspaces, without group and name
+	Mongod   string             // template whose mongod serves new mongodb services; empty for FerretDB
 	MaxAwake time.Duration      // maximum run time of a sandbox before it hibernates, even in use
 	Idle     time.Duration      // time without use after which a sandbox hibernates; 0 means 15 minutes
 }

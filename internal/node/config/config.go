@@ -78,8 +78,14 @@ type Config struct {
 	Approvals  Approvals    `toml:"approvals" envPrefix:"APPROVALS_"`
 	SSH        ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
 	Apps       app.Settings `toml:"apps" envPrefix:"APPS_"`
+	Workspaces Workspaces   `toml:"workspaces" envPrefix:"WORKSPACES_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
+}
+
+// Workspaces configures the services of workspaces.
+type Workspaces struct {
+	Mongod string `toml:"mongod" env:"MONGOD" help:"template that contains mongod, which then serves new mongodb services instead of FerretDB; empty means FerretDB"`
 }
 
 // TLS configures HTTPS.

@@ -1,5 +1,5 @@
 // Package database queries the databases of workspaces over their own protocols: Postgres,
-// MySQL (MariaDB) and Redis. A server runs in a sandbox, so its answers are hostile:
+// MySQL (MariaDB), Redis and MongoDB (FerretDB and mongod). A server runs in a sandbox, so its answers are hostile:
 // their size and time are limited, and malformed answers are errors.
 //
 // Each call has a connection of its own. So the state of a session (settings,
@@ -62,12 +62,15 @@ const readerName = "engi_reader"
 // A Server is a database server with its address and user. It is a value; its methods are safe for
 // concurrent use.
 type Server struct {
-	Type engi.ServiceType // postgres, mysql or redis
+	Type engi.ServiceType
 	// Dial connects to the server in its sandbox.
 	Dial     func(ctx context.Context) (net.Conn, error)
 	User     string // administrator, who creates the user of read-only queries
 	Password string
 	Database string // default database of queries
+	// Users is the database with the users of a mongod; empty means that they belong to Database,
+	// as those of FerretDB do.
+	Users string
 }
 
 // Query runs a text, see [engi.WorkspaceDatabases]. It ignores Owner, Workspace and Service of

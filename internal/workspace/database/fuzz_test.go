@@ -8,6 +8,7 @@ import (
 	"math/big"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 	"unicode/utf8"
 
@@ -149,6 +150,45 @@ func FuzzDocument(f *testing.F) {
 		}
 		_, _, _, _ = cursorOf(v)
 	})
+}
+
+// FuzzSCRAM answers arbitrary challenges of a server of MongoDB's protocol, and reads arbitrary lists of mechanisms
+// and roles.
+func FuzzSCRAM(f *testing.F) {
+	for _, v := range []string{"r=nonce1,s=eA==,i=4096", "m=x,r=nonce1,s=eA==,i=4096", "r=nonce,s=eA==,i=4096", "i=100000,s=eA==,r=nonce1", "r=nonce1,s=eA==,i=2000000000", ""} {
+		f.Add([]byte(v))
+	}
+	f.Fuzz(func(t *testing.T, v []byte) {
+		for _, h := range []mechanism{scramSHA1, scramSHA256} {
+			final, signature, err := h.answer("pencil", "nonce", "n=user,r=nonce", string(v))
+			if err == nil && (!strings.HasPrefix(final, "c=biws,r=nonce") || !strings.Contains(final, ",p=") || signature == "") {
+				t.Errorf("%s: %q gives %q, %q", h.name, v, final, signature)
+			}
+		}
+		_, _ = mechanismOf(v)
+		_, _ = rolesOf(v)
+	})
+}
+
+// TestSCRAM replays the exchanges of RFC 5802, section 5, and of RFC 7677, section 3.
+func TestSCRAM(t *testing.T) {
+	for _, x := range []struct {
+		h                                          mechanism
+		nonce, challenge, final, signature, secret string
+	}{
+		{scramSHA1, "fyko+d2lbbFgONRv9qkxdawL", "r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,s=QSXCR+Q6sek8bf92,i=4096",
+			"c=biws,r=fyko+d2lbbFgONRv9qkxdawL3rfcNHYJY1ZVvWVs7j,p=v0X8v3Bz2T0CJGbJQyF0X+HI4Ts=", "rmF9pqV8S7suAoZWja4dJRkFsKQ=", "pencil"},
+		{scramSHA256, "rOprNGfwEbeRWgbNEkqO", "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",
+			"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "pencil"},
+	} {
+		final, signature, err := x.h.answer(x.secret, x.nonce, "n=user,r="+x.nonce, x.challenge)
+		if err != nil || final != x.final || signature != x.signature {
+			t.Errorf("%s: %s, %s, %v", x.h.name, final, signature, err)
+		}
+	}
+	if got := scramSHA1.secret(Server{User: "user", Password: "pencil"}); got != "1c33006ec1ffd90f9cadcbcc0e118200" { // what MongoDB's drivers hash
+		t.Errorf("the secret is %s", got)
+	}
 }
 
 // FuzzExtended parses arbitrary queries.

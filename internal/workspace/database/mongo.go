@@ -3,16 +3,21 @@ package database
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/hmac"
+	"crypto/md5"
 	"crypto/pbkdf2"
 	"crypto/rand"
+	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"hash"
 	"io"
 	"slices"
 	"strconv"
@@ -29,7 +34,8 @@ const (
 	opMessage   = 2013               // kind of all messages, OP_MSG
 	maxDocument = 16<<20 + 64<<10    // maximum bytes of a message; MongoDB sends no more
 	maxBatch    = 1000               // documents that are requested at once
-	maxSCRAM    = 100_000            // maximum number of rounds of a password's hash
+	minSCRAM    = 4096               // minimum number of rounds of a password's hash, RFC 5802; with fewer, a server could guess the password
+	maxSCRAM    = 100_000            // maximum number of rounds
 	maxStages   = 1000               // maximum number of stages of a pipeline
 	mongoError  = "MaxTimeMSExpired" // name of the error when a query takes too long
 )
@@ -271,32 +277,243 @@ type mongo struct {
 	last int32 // ID of the last request
 }
 
-// openMongo connects and logs in. Users belong to the service's database.
+// openMongo connects and logs in.
 func (s Server) openMongo(ctx context.Context) (*mongo, error) {
-	c, err := s.dial(ctx)
+	m, err := s.connectMongo(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m := &mongo{link: c, r: bufio.NewReader(c)}
-	release := guard(ctx, c, nil)
-	defer release()
+	defer guard(ctx, m, nil)()
 	if s.Password != "" {
 		if err := m.login(s); err != nil {
 			m.Close()
 			return nil, err
 		}
 	}
-	c.left.Store(maxTraffic)
+	m.left.Store(maxTraffic)
 	return m, nil
 }
 
-// login logs in with SCRAM-SHA-256, RFC 7677.
+func (s Server) connectMongo(ctx context.Context) (*mongo, error) {
+	c, err := s.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &mongo{link: c, r: bufio.NewReader(c)}, nil
+}
+
+// SetUp gives a new mongod its user, who may do everything. The server's database of users must be s.Users. It
+// does nothing if the user exists already. A mongod without users lets clients on its own machine create one,
+// so Dial must connect from there.
+func (s Server) SetUp(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	for _, create := range []bool{true, false} {
+		var m *mongo
+		if m, err = s.openMongo(ctx); err == nil {
+			m.Close()
+			return nil
+		}
+		var r *refusal
+		if !create || !errors.As(err, &r) || r.Code != "AuthenticationFailed" {
+			break
+		}
+		if err = s.createUser(ctx); err != nil {
+			break
+		}
+	}
+	return s.classify(ctx, "create the user", err)
+}
+
+func (s Server) createUser(ctx context.Context) error {
+	m, err := s.connectMongo(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	defer guard(ctx, m, nil)()
+	_, refused, err := m.do(bson.D{
+		{Key: "createUser", Value: s.User}, {Key: "pwd", Value: s.Password},
+		{Key: "roles", Value: bson.A{bson.D{{Key: "role", Value: "root"}, {Key: "db", Value: "admin"}}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}, {Key: "j", Value: true}}}, {Key: "$db", Value: s.Users},
+	})
+	if err == nil && refused != nil {
+		err = &refusal{*refused}
+	}
+	return err
+}
+
+// fullRole is the role of the user of a mongod while its volume is full.
+const fullRole = "engi_full"
+
+// Limit has the user of a mongod only read and remove documents while the volume is full, and do everything
+// otherwise. It does nothing if the user has another password by now.
+func (s Server) Limit(ctx context.Context, full bool) error {
+	ctx, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	m, err := s.openMongo(ctx)
+	var r *refusal
+	if errors.As(err, &r) && r.Code == "AuthenticationFailed" {
+		return nil
+	}
+	if err == nil {
+		defer m.Close()
+		defer guard(ctx, m, nil)()
+		err = m.limit(s, full)
+	}
+	if err != nil {
+		return s.classify(ctx, "set the roles of the user", err)
+	}
+	return nil
+}
+
+func (m *mongo) limit(s Server, full bool) error {
+	run := func(command ...bson.E) ([]byte, error) {
+		reply, refused, err := m.do(append(bson.D(command), bson.E{Key: "$db", Value: s.Users}))
+		if err == nil && refused != nil {
+			err = &refusal{*refused}
+		}
+		return reply, err
+	}
+	reply, err := run(bson.E{Key: "usersInfo", Value: s.User})
+	if err != nil {
+		return err
+	}
+	roles, err := rolesOf(reply)
+	if err != nil {
+		return err
+	}
+	add, remove := "root", fullRole
+	if full {
+		add, remove = fullRole, "root"
+	}
+	if !slices.Contains(roles, remove) {
+		return nil
+	}
+	if full {
+		_, err = run(bson.E{Key: "createRole", Value: fullRole}, bson.E{Key: "roles", Value: bson.A{}}, bson.E{Key: "privileges", Value: bson.A{
+			bson.D{{Key: "resource", Value: bson.D{{Key: "db", Value: ""}, {Key: "collection", Value: ""}}}, {Key: "actions", Value: bson.A{"find", "remove", "dropCollection", "dropDatabase", "dropIndex", "compact", "listCollections", "listIndexes", "collStats", "dbStats"}}},
+			bson.D{{Key: "resource", Value: bson.D{{Key: "cluster", Value: true}}}, {Key: "actions", Value: bson.A{"listDatabases", "serverStatus"}}},
+			bson.D{{Key: "resource", Value: bson.D{{Key: "db", Value: s.Users}, {Key: "collection", Value: ""}}}, {Key: "actions", Value: bson.A{"grantRole", "revokeRole", "viewUser"}}},
+		}})
+		var r *refusal
+		if err != nil && !errors.As(err, &r) { // a refusal says that the role exists; if not, it cannot be granted
+			return err
+		}
+	}
+	// Each step leaves the user with one of the roles, and the next call with the steps that are missing.
+	if _, err = run(bson.E{Key: "grantRolesToUser", Value: s.User}, bson.E{Key: "roles", Value: bson.A{add}}); err != nil {
+		return err
+	}
+	_, err = run(bson.E{Key: "revokeRolesFromUser", Value: s.User}, bson.E{Key: "roles", Value: bson.A{remove}})
+	return err
+}
+
+// rolesOf returns the roles of the first user in an answer of a server.
+func rolesOf(reply []byte) (roles []string, err error) {
+	users, err := field(reply, "users", bsonArray)
+	if err != nil {
+		return nil, err
+	}
+	user, err := field(users, "0", bsonDocument)
+	if err != nil {
+		return nil, err
+	}
+	all, err := field(user, "roles", bsonArray)
+	if err != nil {
+		return nil, err
+	}
+	for role, err := range elements(all) {
+		if err != nil {
+			return nil, err
+		}
+		if role.kind != bsonDocument {
+			continue
+		}
+		value, err := field(role.value, "role", bsonString)
+		if err != nil {
+			return nil, err
+		}
+		name, err := stringOf(value)
+		if err != nil {
+			return nil, err
+		}
+		roles = append(roles, name)
+	}
+	return roles, nil
+}
+
+// A mechanism is a way to log in, RFC 5802 and RFC 7677.
+type mechanism struct {
+	name string
+	hash func() hash.Hash
+	// secret returns the text that is hashed as the password.
+	secret func(s Server) string
+}
+
+var (
+	scramSHA256 = mechanism{"SCRAM-SHA-256", sha256.New, func(s Server) string { return s.Password }}
+	// scramSHA1 is the only mechanism of mongod before version 4.
+	scramSHA1 = mechanism{"SCRAM-SHA-1", sha1.New, func(s Server) string {
+		sum := md5.Sum([]byte(s.User + ":mongo:" + s.Password))
+		return hex.EncodeToString(sum[:])
+	}}
+)
+
+// mechanism returns the best mechanism that a server offers to its user.
+func (m *mongo) mechanism(s Server) (mechanism, error) {
+	if s.Users == "" {
+		return scramSHA256, nil // of FerretDB
+	}
+	reply, refused, err := m.do(bson.D{{Key: "isMaster", Value: 1}, {Key: "saslSupportedMechs", Value: s.Users + "." + s.User}, {Key: "$db", Value: s.Users}})
+	if err == nil && refused != nil {
+		err = &refusal{*refused}
+	}
+	if err != nil {
+		return mechanism{}, err
+	}
+	return mechanismOf(reply)
+}
+
+// mechanismOf returns the best mechanism in an answer of a server.
+func mechanismOf(reply []byte) (mechanism, error) {
+	for e, err := range elements(reply) {
+		if err != nil {
+			return mechanism{}, err
+		}
+		if e.name != "saslSupportedMechs" || e.kind != bsonArray {
+			continue
+		}
+		for name, err := range elements(e.value) {
+			if err != nil {
+				return mechanism{}, err
+			}
+			if name.kind != bsonString {
+				continue
+			}
+			text, err := stringOf(name.value)
+			if err != nil {
+				return mechanism{}, err
+			}
+			if text == scramSHA256.name {
+				return scramSHA256, nil
+			}
+		}
+	}
+	return scramSHA1, nil
+}
+
+// login logs in with SCRAM. The server must show that it knows the password, too.
 func (m *mongo) login(s Server) error {
+	how, err := m.mechanism(s)
+	if err != nil {
+		return err
+	}
 	nonce := rand.Text()
 	name := strings.NewReplacer("=", "=3D", ",", "=2C").Replace(s.User)
 	first := "n=" + name + ",r=" + nonce
 	say := func(command ...bson.E) (payload string, id int64, done bool, err error) {
-		reply, refused, err := m.do(append(bson.D(command), bson.E{Key: "$db", Value: s.Database}))
+		reply, refused, err := m.do(append(bson.D(command), bson.E{Key: "$db", Value: cmp.Or(s.Users, s.Database)}))
 		if err == nil && refused != nil {
 			err = &refusal{*refused}
 		}
@@ -317,11 +534,11 @@ func (m *mongo) login(s Server) error {
 		}
 		return payload, id, done, nil
 	}
-	challenge, id, _, err := say(bson.E{Key: "saslStart", Value: 1}, bson.E{Key: "mechanism", Value: "SCRAM-SHA-256"}, bson.E{Key: "payload", Value: []byte("n,," + first)})
+	challenge, id, _, err := say(bson.E{Key: "saslStart", Value: 1}, bson.E{Key: "mechanism", Value: how.name}, bson.E{Key: "payload", Value: []byte("n,," + first)})
 	if err != nil {
 		return err
 	}
-	final, signature, err := answerSCRAM(s.Password, nonce, first, challenge)
+	final, signature, err := how.answer(how.secret(s), nonce, first, challenge)
 	if err != nil {
 		return err
 	}
@@ -345,9 +562,9 @@ func (m *mongo) login(s Server) error {
 	return err
 }
 
-// answerSCRAM answers the server's first message, and returns the signature by which the server must show
+// answer answers the server's first message, and returns the signature by which the server must show
 // that it knows the password.
-func answerSCRAM(password, nonce, first, challenge string) (final, signature string, err error) {
+func (h mechanism) answer(secret, nonce, first, challenge string) (final, signature string, err error) {
 	var both string
 	var salt []byte
 	rounds := 0
@@ -361,25 +578,32 @@ func answerSCRAM(password, nonce, first, challenge string) (final, signature str
 			}
 		case "i":
 			rounds, _ = strconv.Atoi(value)
+		case "m": // an extension that the client must understand
+			return "", "", nonsense("its challenge cannot be answered")
 		}
 	}
-	if !strings.HasPrefix(both, nonce) || rounds < 1 || rounds > maxSCRAM || len(salt) == 0 {
+	if !strings.HasPrefix(both, nonce) || both == nonce || len(salt) == 0 {
 		return "", "", nonsense("its challenge cannot be answered")
 	}
-	salted, err := pbkdf2.Key(sha256.New, password, salt, rounds, sha256.Size)
+	if rounds < minSCRAM || rounds > maxSCRAM {
+		return "", "", nonsense("its challenge has a number of rounds that is not accepted")
+	}
+	size := h.hash().Size()
+	salted, err := pbkdf2.Key(h.hash, secret, salt, rounds, size)
 	if err != nil {
 		return "", "", nonsense("its challenge cannot be answered")
 	}
 	mac := func(key []byte, text string) []byte {
-		h := hmac.New(sha256.New, key)
-		h.Write([]byte(text))
-		return h.Sum(nil)
+		m := hmac.New(h.hash, key)
+		m.Write([]byte(text))
+		return m.Sum(nil)
 	}
 	final = "c=biws,r=" + both
 	all := first + "," + challenge + "," + final
 	key := mac(salted, "Client Key")
-	stored := sha256.Sum256(key)
-	proof := mac(stored[:], all)
+	stored := h.hash()
+	stored.Write(key)
+	proof := mac(stored.Sum(nil), all)
 	subtle.XORBytes(proof, proof, key)
 	return final + ",p=" + base64.StdEncoding.EncodeToString(proof), base64.StdEncoding.EncodeToString(mac(mac(salted, "Server Key"), all)), nil
 }

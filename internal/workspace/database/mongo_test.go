@@ -3,20 +3,26 @@ package database_test
 import (
 	"context"
 	"crypto/hmac"
+	"crypto/md5"
 	"crypto/pbkdf2"
+	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash"
 	"io"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -29,10 +35,18 @@ type fakeMongo struct {
 	mu       sync.Mutex
 	commands []bson.M
 	answer   func(command bson.M) any
+
+	mechs    any  // mechanisms that a mongod says it has; nil means it has SCRAM-SHA-1 and says nothing
+	mongod   bool // the users belong to the database admin
+	userless bool // a user can be created, and none logs in before
 }
 
 func (f *fakeMongo) server() database.Server {
-	return database.Server{Type: engi.ServiceMongoDB, User: "chief", Password: password, Database: "app", Dial: func(context.Context) (net.Conn, error) {
+	users := ""
+	if f.mongod {
+		users = "admin"
+	}
+	return database.Server{Type: engi.ServiceMongoDB, User: "chief", Password: password, Database: "app", Users: users, Dial: func(context.Context) (net.Conn, error) {
 		client, s := net.Pipe()
 		go func() {
 			defer s.Close()
@@ -78,7 +92,14 @@ func message(id uint32, doc []byte) []byte {
 }
 
 func (f *fakeMongo) serve(c net.Conn) {
-	var login scramServer
+	login := scramServer{hash: sha256.New, name: "SCRAM-SHA-256", secret: password, db: "app"}
+	if f.mongod {
+		login.db = "admin"
+		if mechs, _ := f.mechs.(bson.A); !slices.Contains(mechs, any("SCRAM-SHA-256")) {
+			sum := md5.Sum([]byte("chief:mongo:" + password))
+			login.hash, login.name, login.secret = sha1.New, "SCRAM-SHA-1", hex.EncodeToString(sum[:])
+		}
+	}
 	for {
 		doc, id, err := readMessage(c)
 		if err != nil {
@@ -88,8 +109,24 @@ func (f *fakeMongo) serve(c net.Conn) {
 		if err := bson.Unmarshal(doc, &command); err != nil {
 			panic(err)
 		}
-		answer := login.answer(command)
-		if answer == nil {
+		f.mu.Lock()
+		userless := f.userless
+		f.mu.Unlock()
+		answer := login.answer(command, userless)
+		switch {
+		case answer != nil:
+		case command["isMaster"] != nil:
+			answer = bson.M{"ok": 1.0, "saslSupportedMechs": f.mechs}
+			if f.mechs == nil || command["saslSupportedMechs"] != "admin.chief" {
+				answer = bson.M{"ok": 1.0}
+			}
+		case command["createUser"] != nil && userless:
+			f.mu.Lock()
+			f.commands = append(f.commands, command)
+			f.userless = false
+			f.mu.Unlock()
+			answer = bson.M{"ok": 1.0}
+		default:
 			f.mu.Lock()
 			f.commands = append(f.commands, command)
 			f.mu.Unlock()
@@ -109,19 +146,25 @@ func (f *fakeMongo) serve(c net.Conn) {
 
 // A scramServer is the server's side of a login, RFC 5802.
 type scramServer struct {
+	hash             func() hash.Hash
+	name, secret, db string
 	first, challenge string
 	done             bool
 }
 
 // answer answers a command of the login, and returns nil for others.
-func (s *scramServer) answer(command bson.M) any {
+func (s *scramServer) answer(command bson.M, userless bool) any {
 	payload, _ := command["payload"].(bson.Binary)
 	const salt, rounds = "0123456789abcdef", 4096
 	reply := func(text string, done bool) any {
 		return bson.M{"conversationId": 1, "done": done, "payload": bson.Binary{Data: []byte(text)}, "ok": 1.0}
 	}
+	failed := bson.M{"ok": 0, "errmsg": "Authentication failed.", "code": 18, "codeName": "AuthenticationFailed"}
 	switch {
 	case command["saslStart"] != nil:
+		if userless || command["mechanism"] != s.name || command["$db"] != s.db {
+			return failed
+		}
 		s.first = strings.TrimPrefix(string(payload.Data), "n,,")
 		_, nonce, _ := strings.Cut(s.first, ",r=")
 		s.challenge = fmt.Sprintf("r=%sserver,s=%s,i=%d", nonce, base64.StdEncoding.EncodeToString([]byte(salt)), rounds)
@@ -133,23 +176,24 @@ func (s *scramServer) answer(command bson.M) any {
 		return reply("", true)
 	}
 	mac := func(key []byte, text string) []byte {
-		h := hmac.New(sha256.New, key)
+		h := hmac.New(s.hash, key)
 		h.Write([]byte(text))
 		return h.Sum(nil)
 	}
 	bare, proof, _ := strings.Cut(string(payload.Data), ",p=")
 	all := s.first + "," + s.challenge + "," + bare
-	salted, err := pbkdf2.Key(sha256.New, password, []byte(salt), rounds, sha256.Size)
+	salted, err := pbkdf2.Key(s.hash, s.secret, []byte(salt), rounds, s.hash().Size())
 	if err != nil {
 		panic(err)
 	}
 	key := mac(salted, "Client Key")
-	stored := sha256.Sum256(key)
-	for i, b := range mac(stored[:], all) {
+	stored := s.hash()
+	stored.Write(key)
+	for i, b := range mac(stored.Sum(nil), all) {
 		key[i] ^= b
 	}
 	if base64.StdEncoding.EncodeToString(key) != proof {
-		return bson.M{"ok": 0, "errmsg": "Authentication failed.", "code": 18, "codeName": "AuthenticationFailed"}
+		return failed
 	}
 	return reply("v="+base64.StdEncoding.EncodeToString(mac(mac(salted, "Server Key"), all)), false)
 }
@@ -338,6 +382,189 @@ func TestMongoErrors(t *testing.T) {
 	tables, err := f.server().Tables(t.Context(), engi.Query{})
 	if err != nil || len(tables) != 2 || tables[0] != (engi.Table{Name: "a", Kind: "collection", Rows: -1, Bytes: -1}) || tables[1].Kind != "view" {
 		t.Errorf("%+v, %v", tables, err)
+	}
+}
+
+// TestMongodLogin logs in at servers that offer other mechanisms.
+func TestMongodLogin(t *testing.T) {
+	for _, mechs := range []any{nil, bson.A{"SCRAM-SHA-1"}, bson.A{"SCRAM-SHA-1", "SCRAM-SHA-256"}, bson.A{1, "PLAIN"}, "SCRAM-SHA-256"} {
+		f := &fakeMongo{mongod: true, mechs: mechs, answer: func(bson.M) any { return batch("firstBatch", 0, bson.D{{Key: "a", Value: 1}}) }}
+		if r, err := f.server().Documents(t.Context(), engi.DocumentQuery{Collection: "orders"}); err != nil || texts(r) != `{"a":1}` {
+			t.Errorf("%v: %+v, %v", mechs, r, err)
+		}
+		s := f.server()
+		s.Password = "wrong"
+		if _, err := s.Documents(t.Context(), engi.DocumentQuery{Collection: "orders"}); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "Authentication failed") {
+			t.Errorf("%v: %v", mechs, err)
+		}
+	}
+}
+
+// TestSetUp creates the user of a new mongod, which may exist already.
+func TestSetUp(t *testing.T) {
+	f := &fakeMongo{mongod: true, userless: true}
+	for range 2 {
+		if err := f.server().SetUp(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := bson.M{"createUser": "chief", "pwd": password, "roles": bson.A{bson.D{{Key: "role", Value: "root"}, {Key: "db", Value: "admin"}}}, "writeConcern": bson.D{{Key: "w", Value: int32(1)}, {Key: "j", Value: true}}, "$db": "admin"}
+	if len(f.commands) != 1 || !cmp.Equal(f.commands[0], want) {
+		t.Errorf("commands %v, want %v", f.commands, want)
+	}
+	// Somebody else has created the first user.
+	s := f.server()
+	s.Password = "another"
+	f.answer = func(bson.M) any { return nil }
+	if err := s.SetUp(t.Context()); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "not logged in") || strings.Contains(err.Error(), "another") {
+		t.Error(err)
+	}
+	for name, f := range map[string]script{"hangs up": hangsUp, "rubbish": says(rubbish), "refuses": func(c net.Conn) {
+		for {
+			_, id, err := readMessage(c)
+			if err != nil {
+				return
+			}
+			if _, err := c.Write(message(id, document("\x08ok\x00\x00\x02errmsg\x00\x05\x00\x00\x00hush\x00"))); err != nil {
+				return
+			}
+		}
+	}} {
+		s := hostile(engi.ServiceMongoDB, false, f)
+		s.Users = "admin"
+		if err := s.SetUp(t.Context()); !engi.Is(err, engi.Unavailable) || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestLimit changes the roles of the user of a mongod, and is cut off between the changes.
+func TestLimit(t *testing.T) {
+	roles, left := []string{"readWrite", "root"}, -1
+	f := &fakeMongo{mongod: true, answer: func(command bson.M) any {
+		change := func() []string {
+			var all []string
+			for _, r := range command["roles"].(bson.A) {
+				all = append(all, r.(string))
+			}
+			return all
+		}
+		refused := bson.M{"ok": 0.0, "errmsg": "no", "code": 51002, "codeName": "Location51002"}
+		switch {
+		case command["usersInfo"] == "chief":
+			all := bson.A{}
+			for _, r := range roles {
+				all = append(all, bson.D{{Key: "role", Value: r}, {Key: "db", Value: "admin"}})
+			}
+			return bson.D{{Key: "users", Value: bson.A{bson.D{{Key: "user", Value: "chief"}, {Key: "roles", Value: all}}}}, {Key: "ok", Value: 1.0}}
+		case left == 0:
+			return bson.M{"ok": 0.0, "errmsg": "it is shutting down", "code": 91, "codeName": "ShutdownInProgress"}
+		case command["createRole"] == "engi_full":
+			return refused // it exists
+		case command["grantRolesToUser"] == "chief":
+			for _, r := range change() {
+				if !slices.Contains(roles, r) {
+					roles = append(roles, r)
+				}
+			}
+		case command["revokeRolesFromUser"] == "chief":
+			roles = slices.DeleteFunc(roles, func(r string) bool { return slices.Contains(change(), r) })
+		default:
+			return refused
+		}
+		left--
+		return bson.M{"ok": 1.0}
+	}}
+	for _, full := range []bool{false, true, true, false, false} {
+		for cut := range 3 {
+			left = cut
+			err := f.server().Limit(t.Context(), full)
+			if err != nil && !engi.Is(err, engi.Unavailable) {
+				t.Error(err)
+			}
+			if !slices.Contains(roles, "root") && !slices.Contains(roles, "engi_full") {
+				t.Errorf("full %v, cut %d: the user has the roles %v", full, cut, roles)
+			}
+		}
+		left = -1
+		want := []string{"readWrite", "root"}
+		if full {
+			want[1] = "engi_full"
+		}
+		if err := f.server().Limit(t.Context(), full); err != nil || !cmp.Equal(roles, want) {
+			t.Errorf("full %v: the user has the roles %v, %v", full, roles, err)
+		}
+	}
+	s := f.server()
+	s.Password = "wrong"
+	if err := s.Limit(t.Context(), true); err != nil || !slices.Contains(roles, "root") {
+		t.Errorf("a user with another password: %v", err)
+	}
+	for _, reply := range []any{bson.M{"ok": 1.0}, bson.M{"ok": 1.0, "users": bson.A{}}, bson.M{"ok": 1.0, "users": bson.A{1}}, bson.M{"ok": 1.0, "users": bson.A{bson.M{"roles": bson.A{bson.M{"role": 1}}}}}} {
+		f.answer = func(bson.M) any { return reply }
+		if err := f.server().Limit(t.Context(), true); !engi.Is(err, engi.Unavailable) {
+			t.Errorf("%v: %v", reply, err)
+		}
+	}
+}
+
+// TestHostileLogin uses servers that do not know the password, or want it guessed.
+func TestHostileLogin(t *testing.T) {
+	const salt = ",s=MDEyMzQ1Njc4OWFiY2RlZg=="
+	for _, x := range []struct {
+		name      string
+		challenge func(nonce string) string
+		final     string
+		done      bool
+		want      string
+	}{
+		{"no nonce", func(string) string { return "r=" + salt + ",i=4096" }, "", false, "challenge"},
+		{"the client's nonce alone", func(n string) string { return "r=" + n + salt + ",i=4096" }, "", false, "challenge"},
+		{"another nonce", func(n string) string { return "r=x" + n + salt + ",i=4096" }, "", false, "challenge"},
+		{"no salt", func(n string) string { return "r=" + n + "x,i=4096" }, "", false, "challenge"},
+		{"a salt that is none", func(n string) string { return "r=" + n + "x,s=?,i=4096" }, "", false, "challenge"},
+		{"an unknown extension", func(n string) string { return "m=1,r=" + n + "x" + salt + ",i=4096" }, "", false, "challenge"},
+		{"few rounds", func(n string) string { return "r=" + n + "x" + salt + ",i=1" }, "", false, "rounds"},
+		{"rounds below zero", func(n string) string { return "r=" + n + "x" + salt + ",i=-4096" }, "", false, "rounds"},
+		{"too many rounds", func(n string) string { return "r=" + n + "x" + salt + ",i=2000000000" }, "", false, "rounds"},
+		{"more rounds than a number holds", func(n string) string { return "r=" + n + "x" + salt + ",i=99999999999999999999" }, "", false, "rounds"},
+		{"no signature", func(n string) string { return "r=" + n + "x" + salt + ",i=4096" }, "", true, "does not know the password"},
+		{"another signature", func(n string) string { return "r=" + n + "x" + salt + ",i=4096" }, "v=MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=", true, "does not know the password"},
+		{"an error as the signature", func(n string) string { return "r=" + n + "x" + salt + ",i=4096" }, "e=other-error", true, "does not know the password"},
+	} {
+		for _, mechs := range []bson.A{{"SCRAM-SHA-1"}, {"SCRAM-SHA-256"}} {
+			s := hostile(engi.ServiceMongoDB, false, func(c net.Conn) {
+				for {
+					doc, id, err := readMessage(c)
+					var command bson.M
+					if err != nil || bson.Unmarshal(doc, &command) != nil {
+						return
+					}
+					payload, _ := command["payload"].(bson.Binary)
+					reply := bson.M{"ok": 1.0, "saslSupportedMechs": mechs, "conversationId": 1, "done": false}
+					switch {
+					case command["saslStart"] != nil:
+						_, nonce, _ := strings.Cut(string(payload.Data), ",r=")
+						reply["payload"] = bson.Binary{Data: []byte(x.challenge(nonce))}
+					case command["saslContinue"] != nil:
+						reply["payload"], reply["done"] = bson.Binary{Data: []byte(x.final)}, x.done
+					case command["isMaster"] == nil:
+						reply = bson.M{"ok": 1.0, "cursor": bson.M{"firstBatch": bson.A{}, "id": 0}}
+					}
+					raw, err := bson.Marshal(reply)
+					if err != nil {
+						return
+					}
+					if _, err := c.Write(message(id, raw)); err != nil {
+						return
+					}
+				}
+			})
+			s.Users = "admin"
+			if _, err := s.Documents(t.Context(), engi.DocumentQuery{Collection: "x"}); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("%s, %s: %v", mechs[0], x.name, err)
+			}
+		}
 	}
 }
 

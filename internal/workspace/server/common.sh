@@ -28,16 +28,17 @@ keep() {
 }
 
 # full says whether the volume is full: fewer than 24 MiB were free at a start, and there have not
-# been 64 MiB since. A server that has filled its volume needs room to start again, for its log at
-# least. So 32 MiB of the volume are kept for that moment, and kept again once there is room.
+# been 32 MiB more than the reserve since. A server that has filled its volume needs room to start
+# again, for its log at least. So some of the volume is kept for that moment, and kept again once there
+# is room. The argument is the size of the reserve in MiB, 32 if there is none.
 full() {
 	rm -f $data/spare # of a start that was cut off
 	room=$(($(stat -f -c '%a*%S/1048576' $data)))
 	if [ -e $data/reserve ] && [ $room -lt 24 ]; then
 		mv -T $data/reserve $data/full # needs no room
-	elif [ ! -e $data/reserve ] && [ $room -ge 64 ]; then
+	elif [ ! -e $data/reserve ] && [ $room -ge $((${1:-32} + 32)) ]; then
 		rm -f $data/full
-		if fallocate -l 32M $data/spare; then
+		if fallocate -l ${1:-32}M $data/spare; then
 			mv -T $data/spare $data/reserve
 		fi # a volume need not have one
 	fi

@@ -10,6 +10,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -98,6 +99,8 @@ func greetPostgres(c net.Conn, a Access) (version string, err error) {
 	}
 }
 
+var errUnauthorized = errors.New("it refuses to say its version to clients that have not logged in")
+
 // greetMongo requests the version with the command buildInfo of MongoDB's protocol, which needs
 // no login. See
 // https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/.
@@ -124,6 +127,9 @@ func greetMongo(c net.Conn, _ Access) (version string, err error) {
 	body := make([]byte, n-16)
 	if _, err := io.ReadFull(c, body); err != nil {
 		return "", err
+	}
+	if bytes.Contains(body, []byte("\x10code\x00\x0d\x00\x00\x00")) {
+		return "", errUnauthorized
 	}
 	if !bytes.Contains(body, []byte("\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f")) { // the number 1
 		return "", fmt.Errorf("it refuses to say its version")

@@ -19,7 +19,26 @@ mend() {
 		as sqlite3 -batch -safe -bail "$1"
 }
 
+# shrink gives the room of removed documents back to the volume, where there is room for another copy of the others.
+shrink() {
+	for db in $data/server/*.sqlite; do
+		[ -e "$db" ] || continue
+		room=$(($(stat -f -c '%a*%S/1048576' $data)))
+		worth=$(ask "$db" "SELECT freelist_count * page_size > 1048576 AND (page_count - freelist_count) * page_size / 1048576 * 2 + 4 < $room
+			FROM pragma_page_count, pragma_freelist_count, pragma_page_size") || worth=0
+		[ "$worth" != 1 ] || as env SQLITE_TMPDIR=$data/server sqlite3 -batch "$db" VACUUM || echo "$db: removed documents keep their room" >&2
+	done
+}
+
 own
+if [ -e $data/server/WiredTiger ]; then
+	echo "The volume has data of mongod, which FerretDB cannot read. Add another mongodb service, and copy the documents with a client." >&2
+	exit 1
+fi
+limit=
+if full; then
+	limit='&_pragma=max_page_count(1)' # a database does not grow beyond its present size
+fi
 as mkdir -p $data/server
 for db in $data/server/*.sqlite; do
 	[ -e "$db" ] || continue
@@ -28,6 +47,14 @@ for db in $data/server/*.sqlite; do
 	1) mend "$db" || echo "$db: what is half done stays so" >&2 ;;
 	esac
 done
+if [ -n "$limit" ]; then
+	shrink
+	if full; then
+		echo "The volume is full, so databases do not grow. Delete documents, whose room others can take, or drop collections and restart the service." >&2
+	else
+		limit=
+	fi
+fi
 . $run/settings
-enter ferretdb --handler=sqlite --sqlite-url="file:$data/server/?_pragma=synchronous(full)" --state-dir=/tmp --listen-addr=:27017 --test-enable-new-auth \
+enter ferretdb --handler=sqlite --sqlite-url="file:$data/server/?_pragma=synchronous(full)&_pragma=journal_size_limit(4194304)$limit" --state-dir=/tmp --listen-addr=:27017 --test-enable-new-auth \
 	--telemetry=disable --debug-addr=- --log-level=WARN --no-log-uuid

@@ -51,7 +51,7 @@ type Kind struct {
 	Type     engi.ServiceType
 	Template string
 	Program  string // server program
-	Version  string // version in the template
+	Version  string // version in the template; empty if the operator gives the template
 	Port     int
 
 	script   string
@@ -60,6 +60,7 @@ type Kind struct {
 	access   func(env map[string]string) (Access, map[string]string, error)
 	settings func(a Access, env map[string]string) (string, error) // returns the file that the script reads
 	greet    func(c net.Conn, a Access) (version string, err error)
+	client   MongodClient // nil for other programs
 	url      func(host string, a Access) string
 }
 
@@ -134,8 +135,9 @@ func Find(t engi.ServiceType, version string) (*Kind, error) {
 		WithRemedy("ask for %s, or for the latest", k.Version)
 }
 
-// String returns the program with its version, as in "MariaDB 10.11".
-func (k *Kind) String() string { return k.Program + " " + k.Version }
+// String returns the program with its version, as in "MariaDB 10.11", or without, if the template decides
+// which version runs.
+func (k *Kind) String() string { return strings.TrimSpace(k.Program + " " + k.Version) }
 
 // Access returns the access to a new server, with generated values where env has none. It reports
 // Invalid for invalid variables.
@@ -216,6 +218,11 @@ func (k *Kind) Wait(ctx context.Context, g engi.Guest, p engi.Process, a Access)
 	for pause := 10 * time.Millisecond; ; pause = min(pause*3/2, 200*time.Millisecond) {
 		if version, err = k.Greet(ctx, g, a); err == nil {
 			return version, nil
+		}
+		if k.client != nil {
+			if bad := k.finish(ctx, g, a); bad != nil {
+				err = bad
+			}
 		}
 		next := time.NewTimer(pause)
 		select {

@@ -142,7 +142,7 @@ func pgMessage(kind byte, body string) string {
 	return string(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4))) + body
 }
 
-// recorded returns recorded messages of FerretDB 1.24.0.
+// recorded returns recorded messages of FerretDB 1.24.0 and MongoDB 3.6.8.
 func recorded(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/" + name)
@@ -207,6 +207,124 @@ func TestGreet(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMongod starts the mongod of a template, and gives it its user while it is new.
+func TestMongod(t *testing.T) {
+	if _, err := Mongod("mine", "3.6", nil); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "the template mine decides") {
+		t.Error(err)
+	}
+	created := 0
+	refused := engi.Errorf(engi.Unavailable, "it refuses")
+	var limited []bool
+	k, err := Mongod("mine", "latest", &mongodClient{func(ctx context.Context, dial Dial) error {
+		c, err := dial(ctx)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if created++; created == 1 {
+			return refused
+		}
+		return nil
+	}, &limited})
+	if err != nil || k.String() != "MongoDB" || k.Template != "mine" {
+		t.Fatal(k, err)
+	}
+	a, err := k.Access(map[string]string{"MONGO_INITDB_ROOT_PASSWORD": "s3cret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := k.Connection("db", a); c.URL != "mongodb://app:s3cret@db:27017/app?authSource=admin&journal=true" {
+		t.Error(c.URL)
+	}
+	for name, want := range map[string]string{"buildinfo-mongod": "3.6.8", "unauthorized": ""} {
+		version, err := k.greet(answer(t, func(c net.Conn) {
+			go io.Copy(io.Discard, c)
+			io.WriteString(c, recorded(t, name))
+		}), a)
+		if err != nil || version != want {
+			t.Errorf("%s: version %q, %v", name, version, err)
+		}
+	}
+	g := &newGuest{guest: &guest{files: map[string]string{}, says: "it is new\n"}, port: setUpPort, say: "buildinfo-mongod", t: t}
+	p, err := k.Start(t.Context(), g, a, map[string]string{"MONGO_INITDB_ROOT_PASSWORD": "s3cret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := fmt.Sprint(g.files, g.procs[0].cmd); strings.Contains(text, "s3cret") {
+		t.Errorf("the password is in %s", text)
+	}
+	if version, err := k.Wait(t.Context(), g, p, a); err != nil || version != "3.6.8" || created != 2 {
+		t.Errorf("version %q after %d attempts, %v", version, created, err)
+	}
+	for range 2 {
+		if err := k.Limit(t.Context(), g, a); err != nil {
+			t.Error(err)
+		}
+		g.files[fullFile] = ""
+	}
+	if !cmp.Equal(limited, []bool{false, true}) {
+		t.Errorf("it was limited %v", limited)
+	}
+	g.port, created = setUpPort, 0
+	g.procs[0].end(engi.Exit{Code: 1})
+	if _, err := k.Wait(t.Context(), g, p, a); !engi.Is(err, engi.Unavailable) || !strings.Contains(err.Error(), "code 1: it is new") {
+		t.Error(err)
+	}
+}
+
+type mongodClient struct {
+	setUp   func(ctx context.Context, dial Dial) error
+	limited *[]bool
+}
+
+func (c *mongodClient) SetUp(ctx context.Context, dial Dial, _ Access) error {
+	return c.setUp(ctx, dial)
+}
+
+func (c *mongodClient) Limit(ctx context.Context, dial Dial, _ Access, full bool) error {
+	*c.limited = append(*c.limited, full)
+	conn, err := dial(ctx)
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+func (g *newGuest) Stat(_ context.Context, path string) (engi.FileInfo, error) {
+	if _, ok := g.files[path]; !ok {
+		return engi.FileInfo{}, engi.Errorf(engi.NotFound, "no file %s", path)
+	}
+	return engi.FileInfo{}, nil
+}
+
+// A newGuest has a new mongod, which serves once the file says that it has its user.
+type newGuest struct {
+	*guest
+	t    *testing.T
+	port int // port where it listens
+	say  string
+}
+
+func (g *newGuest) Write(ctx context.Context, path string, r io.Reader, o engi.WriteOptions) error {
+	if path == madeFile {
+		g.port = 27017
+	}
+	return g.guest.Write(ctx, path, r, o)
+}
+
+func (g *newGuest) Dial(_ context.Context, port int) (net.Conn, error) {
+	if port != g.port {
+		return nil, engi.Errorf(engi.Unavailable, "nothing listens")
+	}
+	mine, theirs := net.Pipe()
+	go io.Copy(io.Discard, theirs)
+	go func() {
+		defer theirs.Close()
+		io.WriteString(theirs, recorded(g.t, g.say))
+	}()
+	return mine, nil
 }
 
 // TestSCRAM replays the exchange of RFC 7677, section 3.

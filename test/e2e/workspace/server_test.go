@@ -2,6 +2,7 @@
 package workspace
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
@@ -29,19 +30,25 @@ type serviceSandbox struct {
 
 func newServiceSandbox(t *testing.T, kind engi.ServiceType, vars map[string]string) *serviceSandbox {
 	t.Helper()
-	n := shared.Node(t)
 	k, err := server.Find(kind, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Templates().Build(t.Context(), k.Template, nil, func(engi.Progress) {}); err != nil {
+	return newSandboxOf(t, k, nil, vars)
+}
+
+// newSandboxOf is newServiceSandbox for a kind with a definition of its template; nil for a built-in one.
+func newSandboxOf(t *testing.T, k *server.Kind, definition []byte, vars map[string]string) *serviceSandbox {
+	t.Helper()
+	n := shared.Node(t)
+	if _, err := n.Templates().Build(t.Context(), k.Template, definition, func(engi.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	a, err := k.Access(vars)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := n.Volumes().Create(t.Context(), engi.VolumeSpec{Name: strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")})
+	v, err := n.Volumes().Create(t.Context(), engi.VolumeSpec{Name: strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-") + "-" + k.Template})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,20 +89,32 @@ func (b *serviceSandbox) serve() (string, time.Duration) {
 	return version, time.Since(began)
 }
 
+// interrupt destroys sandboxes some time after the start of the server in them.
+func (b *serviceSandbox) interrupt(times ...time.Duration) {
+	b.t.Helper()
+	for _, after := range times {
+		b.boot()
+		p, err := b.k.Start(b.t.Context(), b.g, b.a, b.vars)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(b.t.Context(), after)
+		if _, err := b.k.Wait(ctx, b.g, p, b.a); err == nil {
+			b.t.Logf("%s is ready within %v", b.k, after)
+		}
+		<-ctx.Done()
+		cancel()
+		b.destroy()
+	}
+}
+
 // TestFirstStarts interrupts first starts, later each time, and logs the duration of complete ones.
 func TestFirstStarts(t *testing.T) {
 	env.Slow(t)
 	for _, kind := range []engi.ServiceType{engi.ServicePostgres, engi.ServiceMySQL, engi.ServiceRedis, engi.ServiceMongoDB, engi.ServiceNginx} {
 		t.Run(string(kind), func(t *testing.T) {
 			b := newServiceSandbox(t, kind, nil)
-			for _, after := range []time.Duration{0, 300 * time.Millisecond, 900 * time.Millisecond} {
-				b.boot()
-				if _, err := b.k.Start(t.Context(), b.g, b.a, b.vars); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(after)
-				b.destroy()
-			}
+			b.interrupt(0, 300*time.Millisecond, 900*time.Millisecond)
 			began := time.Now()
 			b.boot()
 			booted := time.Since(began)

@@ -19,7 +19,7 @@ export function Databases(part: Part) {
   const s = all.find((s) => s.name === route.value.query.get('db')) ?? all[0]
   if (!may('sandboxes')) return <Empty title="This key is read-only"><p>Queries need a key with the scope sandboxes.</p></Empty>
   if (!query) return <Empty title="Databases are for reviewers and editors"><p>You may look at the files and services of this workspace. Its owner can make you a reviewer, who queries databases without changing them.</p></Empty>
-  if (!s) return <Empty title="This workspace has no database"><p>Add PostgreSQL, MariaDB, Redis or FerretDB to query it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
+  if (!s) return <Empty title="This workspace has no database"><p>Add PostgreSQL, MariaDB, Redis, FerretDB or MongoDB to query it here.</p><Button onClick={() => setQuery({ tab: 'services' })}>Services</Button></Empty>
   return (
     <>
       <div class="row" role="group" aria-label="Database">

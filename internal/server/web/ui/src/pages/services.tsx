@@ -10,7 +10,7 @@ import { Visit } from './shown'
 import type { Part } from './workspaces'
 
 /** The types of services, and what serves them. */
-export const types: [type: string, server: string][] = [['postgres', 'PostgreSQL'], ['mysql', 'MariaDB'], ['redis', 'Redis'], ['mongodb', 'FerretDB'], ['nginx', 'nginx']]
+export const types: [type: string, server: string][] = [['postgres', 'PostgreSQL'], ['mysql', 'MariaDB'], ['redis', 'Redis'], ['mongodb', 'FerretDB or MongoDB'], ['nginx', 'nginx']]
 
 export function Services({ of: w, path, edit, changed }: Part) {
   const all = w.services ?? []
