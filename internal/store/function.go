@@ -137,12 +137,19 @@ func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) erro
 		Event    engi.EventID    `json:"event_id,omitempty"`
 		Attempt  int             `json:"attempt,omitempty"`
 		Next     *time.Time      `json:"next_attempt_at,omitempty"`
+		Wait     *shownWait      `json:"wait,omitempty"`
 		Error    string          `json:"error,omitempty"`
 		Kind     string          `json:"kind,omitempty"`
 		Output   json.RawMessage `json:"output,omitempty"`
 	}{Function: r.Function, Event: r.Event, Attempt: r.Attempt}
 	if !r.NextAttempt.IsZero() {
 		data.Next = &r.NextAttempt
+	}
+	if w := r.Wait; w != nil {
+		data.Wait = &shownWait{Step: w.Step, Types: w.Types, Subject: w.Subject}
+		if !w.Until.IsZero() {
+			data.Wait.Until = &w.Until
+		}
 	}
 	if r.Error != nil {
 		data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
@@ -151,6 +158,14 @@ func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) erro
 		data.Output = r.Output
 	}
 	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
+}
+
+// A shownWait is what a run waits for, in an event.
+type shownWait struct {
+	Step    string     `json:"step"`
+	Types   []string   `json:"types,omitempty"`
+	Subject string     `json:"subject,omitempty"`
+	Until   *time.Time `json:"until,omitempty"`
 }
 
 // shownOutput is the maximum number of bytes of output in the event of a run or a step;

@@ -151,7 +151,8 @@ func Promises(t *testing.T, factory func(t *testing.T) (open func() function.Eng
 		"found events are remembered":      foundIsKept,
 		"dropped events are reported":      droppedIsSaid,
 		"bad waits are refused":            badWaits,
-		"1,000 runs wait":                  manyWaits,
+		"many runs wait":                   manyWaits,
+		"lost wakes are repeated":          lostWake,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, factory(t)) })

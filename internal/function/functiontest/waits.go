@@ -496,9 +496,12 @@ func badWaits(t *testing.T, open func() function.Engine) {
 	}
 }
 
-// manyWaits has 1,000 runs wait with four slots, and wakes all.
+// manyWaits has 1,000 runs wait with four slots, or 200 in short tests, and wakes all.
 func manyWaits(t *testing.T, open func() function.Engine) {
-	const n = 1000
+	n := 1000
+	if testing.Short() {
+		n = 200
+	}
 	var c calls
 	f := awaits("f", &c, match(function.Match{Types: []string{"go"}}), 0)
 	f.Concurrency = 4
@@ -518,4 +521,23 @@ func manyWaits(t *testing.T, open func() function.Engine) {
 	}
 	c.want(t, "before", n)
 	c.want(t, "after", n)
+}
+
+// lostWake makes a node crash between recording that a run, whose wait is over, has a slot, and waking it
+// in the engine.
+func lostWake(t *testing.T, open func() function.Engine) {
+	var c calls
+	fix := Open(t, open, awaits("f", &c, match(function.Match{Types: []string{"go"}}), 0))
+	id := fix.Send("anna", "f", `{}`)
+	fix.parked(id)
+	fix.Stop()
+	if _, err := store.Workflow(fix.db).Update(t.Context(), engi.Everyone, id, func(r *function.Record) error {
+		r.State, r.Waited, r.Wait = engi.FunctionRunning, &function.Waited{Step: r.Wait.Step, Result: json.RawMessage(`{}`)}, nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	fix.Start()
+	wantFound(t, fix.Await(id), "")
+	c.want(t, "before", 1)
 }
