@@ -64,10 +64,11 @@ type FunctionRun struct {
 	Owner     string          `json:"owner,omitempty"`
 	Function  string          `json:"function"`
 	EventID   string          `json:"event_id,omitempty" doc:"ID of the event; absent for a scheduled run"`
-	State     string          `json:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"waiting: the next attempt is scheduled"`
+	State     string          `json:"state" enum:"queued,running,waiting,done,failed,cancelled" doc:"waiting: the next attempt is scheduled, or the run waits for an event or a time"`
 	Attempt   int             `json:"attempt" doc:"Number of the attempt, from 1; 0 before the first"`
 	Output    json.RawMessage `json:"output,omitempty"`
 	Error     *Problem        `json:"error,omitempty" doc:"Error of a failed run, or of the last attempt of a waiting run"`
+	Wait      *FunctionWait   `json:"wait,omitempty" doc:"What a waiting run waits for; absent if that is the next attempt"`
 	Steps     []FunctionStep  `json:"steps,omitempty" doc:"Steps; absent in lists"`
 	CreatedAt time.Time       `json:"created_at"`
 	StartedAt *time.Time      `json:"started_at,omitempty"`
@@ -77,6 +78,15 @@ type FunctionRun struct {
 // Over reports whether the run has ended.
 func (r FunctionRun) Over() bool {
 	return r.State == FunctionDone || r.State == FunctionFailed || r.State == FunctionCancelled
+}
+
+// A FunctionWait says what a run waits for: an event, or only a time if it has neither types nor
+// subject.
+type FunctionWait struct {
+	Step    string     `json:"step" doc:"Step that waits" example:"paid"`
+	Types   []string   `json:"types,omitempty" doc:"Types of the event; absent means all" example:"order.paid"`
+	Subject string     `json:"subject,omitempty" doc:"ID of the object that the event is about; absent means any"`
+	Until   *time.Time `json:"until,omitempty" doc:"End of the wait; absent means no limit"`
 }
 
 // A FunctionStep is a part of a run that is not repeated after its completion.

@@ -148,6 +148,10 @@ func (g *globals) follow(ctx context.Context, d *connection, sent v1.Event, id s
 					g.note("%s: %s", x.Function, stepLine(st))
 				}
 			}
+			if key := "wait " + fmt.Sprint(x.Attempt); x.Wait != nil && !told[key+x.Wait.Step] {
+				told[key+x.Wait.Step] = true
+				g.note("%s waits for %s", x.Function, waitLine(*x.Wait))
+			}
 			if x.State == v1.FunctionWaiting && x.Error != nil && failure != fmt.Sprint(x.Attempt, x.Error.Detail) {
 				failure = fmt.Sprint(x.Attempt, x.Error.Detail)
 				if x.Attempt == 0 {
@@ -186,6 +190,24 @@ func stepLine(st v1.FunctionStep) string {
 	}
 	if st.Attempts > 1 {
 		text += fmt.Sprintf(" (attempt %d)", st.Attempts)
+	}
+	return text
+}
+
+// waitLine returns what a run waits for, in one line.
+func waitLine(w v1.FunctionWait) string {
+	text := "a time"
+	if len(w.Types) > 0 || w.Subject != "" {
+		text = "an event"
+		if len(w.Types) > 0 {
+			text += " of type " + printable(strings.Join(w.Types, ", "))
+		}
+		if w.Subject != "" {
+			text += " about " + printable(w.Subject)
+		}
+	}
+	if w.Until != nil {
+		text += ", until " + w.Until.Local().Format(time.DateTime)
 	}
 	return text
 }
@@ -328,6 +350,9 @@ func (g *globals) showFunctionRun(x v1.FunctionRun) {
 	f.add("run", "%s", x.ID)
 	f.add("function", "%s", x.Function)
 	f.add("state", "%s, attempt %d, created %s", x.State, x.Attempt, ago(x.CreatedAt))
+	if x.Wait != nil {
+		f.add("waits for", "%s", waitLine(*x.Wait))
+	}
 	for _, st := range x.Steps {
 		f.add("step", "%s", stepLine(st))
 	}
@@ -379,9 +404,12 @@ Examples:
 }
 
 func (e *eventsRuns) Run(ctx context.Context, g *globals) error {
-	runs := table[v1.FunctionRun]{"RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR", func(x v1.FunctionRun) []any {
+	runs := table[v1.FunctionRun]{"RUN\tFUNCTION\tSTATE\tATTEMPT\tCREATED\tERROR OR WAIT", func(x v1.FunctionRun) []any {
 		why := ""
-		if x.Error != nil {
+		switch {
+		case x.Wait != nil:
+			why = "waits for " + waitLine(*x.Wait)
+		case x.Error != nil:
 			why = x.Error.Detail
 		}
 		return []any{x.ID, x.Function, x.State, x.Attempt, ago(x.CreatedAt), why}

@@ -31,7 +31,8 @@ type FunctionRun struct {
 	State    FunctionState
 	Attempt  int // from 1; 0 before the first
 	Output   json.RawMessage
-	Error    *Error // error of a failed run, or of the last attempt of a waiting run
+	Error    *Error        // error of a failed run, or of the last attempt of a waiting run
+	Wait     *FunctionWait // what a waiting run waits for; nil if it waits for another attempt
 	Steps    []FunctionStep
 	Created  time.Time
 	Started  time.Time // zero before the first attempt
@@ -44,7 +45,7 @@ type FunctionState string
 const (
 	FunctionQueued    FunctionState = "queued"  // the run waits for a slot
 	FunctionRunning   FunctionState = "running" // an attempt is running
-	FunctionWaiting   FunctionState = "waiting" // the next attempt is scheduled
+	FunctionWaiting   FunctionState = "waiting" // the next attempt is scheduled, or the run waits for an event or a time
 	FunctionDone      FunctionState = "done"
 	FunctionFailed    FunctionState = "failed" // Error says why
 	FunctionCancelled FunctionState = "cancelled"
@@ -53,6 +54,16 @@ const (
 // FunctionStates returns every state, in the order of a run's life.
 func FunctionStates() []FunctionState {
 	return []FunctionState{FunctionQueued, FunctionRunning, FunctionWaiting, FunctionDone, FunctionFailed, FunctionCancelled}
+}
+
+// A FunctionWait says what a run waits for: for an event, until a time if Until is set, or only for
+// that time if Types and Subject are empty. A run that waits has no slot.
+type FunctionWait struct {
+	Step    string
+	Types   []string  // types of the event, as in [EventFilter]; empty means all
+	Subject string    // ID of the object that the event is about; empty means any
+	After   int64     // only events with a greater Seq
+	Until   time.Time // zero means no limit
 }
 
 // A FunctionStep is a part of a run that completes once.

@@ -18,9 +18,10 @@ type Engine interface {
 	// be repeated after a crash. It is called only between ready and the end of
 	// Run.
 	Start(ctx context.Context, id engi.FunctionRunID, function string) error
-	// Wake is a hint that a run that is waiting for its next Execute was cancelled.
-	// Its record is already in a final state.
-	Wake(id engi.FunctionRunID)
+	// Wake asks for the next Execute of a run, because the wait of a parked run is over or
+	// the run was cancelled. It may be lost, also if it returns nil, and is repeated until
+	// Execute is called. It does nothing for a run that is not waiting for Execute.
+	Wake(ctx context.Context, id engi.FunctionRunID) error
 	// Run executes runs until ctx ends, including those that an earlier process
 	// has started and not ended. After it returns, no Execute is active.
 	Run(ctx context.Context, x Executor, ready func()) error
@@ -66,6 +67,7 @@ type Next string
 const (
 	Ended   Next = "ended"   // delete the run and its steps
 	Again   Next = "again"   // call Execute after Outcome.After
+	Parked  Next = "parked"  // call Execute after Wake; calling it earlier is useless but harmless
 	Yielded Next = "yielded" // the engine has returned ErrYield
 	Stopped Next = "stopped" // ctx ended: call Execute in the next process
 )

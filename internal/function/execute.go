@@ -23,12 +23,16 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 		return Outcome{Next: Stopped}
 	case engi.Is(err, engi.NotFound):
 		r.release(id)
+		r.heard(id)
 		return Outcome{Next: Ended}
 	case err != nil:
 		return r.retryLater(ctx, id, err)
 	case rec.HasEnded():
 		r.release(id)
+		r.heard(id)
 		return Outcome{Next: Ended, Output: rec.Output, Error: rec.Error}
+	case rec.Wait != nil, rec.State == engi.FunctionQueued && rec.Waited != nil:
+		return Outcome{Next: Parked} // without a slot
 	case rec.State == engi.FunctionWaiting && time.Until(rec.NextAttempt) > 0:
 		return Outcome{Next: Again, After: time.Until(rec.NextAttempt), Error: rec.Error}
 	}
@@ -40,6 +44,7 @@ func (r *Runner) Execute(ctx context.Context, id engi.FunctionRunID, s Stepper) 
 		return Outcome{Next: Again, After: time.Second}
 	}
 	r.active[id] = active
+	delete(r.unheard, id)
 	r.mu.Unlock()
 	defer func() {
 		r.mu.Lock()
@@ -67,8 +72,10 @@ func beginAttempt(r *Record) error {
 	switch r.State {
 	case engi.FunctionRunning:
 	case engi.FunctionQueued, engi.FunctionWaiting:
+		if r.State != engi.FunctionQueued || r.Waited == nil { // a wait does not end the attempt
+			r.Attempt++
+		}
 		r.State, r.NextAttempt = engi.FunctionRunning, time.Time{}
-		r.Attempt++
 		if r.Started.IsZero() {
 			r.Started = time.Now().UTC()
 		}
@@ -87,8 +94,10 @@ func (r *Runner) retryLater(ctx context.Context, id engi.FunctionRunID, err erro
 	return Outcome{Next: Again, After: storeRetry, Error: toError(err)}
 }
 
-// errYielded means that the function was unwound by [ErrYield].
-var errYielded = errors.New("yielded")
+var (
+	errYielded = errors.New("yielded") // the function was unwound by ErrYield
+	errParked  = errors.New("parked")  // the function was unwound to wait without a slot
+)
 
 // attempt calls the function of a run. It converts panics to errors.
 func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionStep, active *activeRun, s Stepper) (out json.RawMessage, err error) {
@@ -99,7 +108,7 @@ func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 	run := &Run{
 		ID: rec.ID, Owner: rec.Owner, Function: rec.Function, Attempt: rec.Attempt, Event: engi.Event{Owner: rec.Owner, Data: json.RawMessage("{}"), Time: rec.Created},
 		Log:    r.opt.Log.With("function", rec.Function, "run", string(rec.ID)),
-		runner: r, stepper: s, cancelled: active.cancelled, used: map[string]bool{}, steps: map[string]engi.FunctionStep{},
+		runner: r, stepper: s, cancelled: active.cancelled, active: active, position: rec.Position, started: rec.Started, waited: rec.Waited, used: map[string]bool{}, steps: map[string]engi.FunctionStep{},
 	}
 	for _, step := range steps {
 		run.steps[step.Name] = step
@@ -108,6 +117,7 @@ func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 		if run.Event, err = r.opt.Events.Get(ctx, engi.Everyone, rec.Event); err != nil {
 			return nil, err
 		}
+		run.position = run.Event.Seq
 	}
 	if f.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -119,6 +129,9 @@ func (r *Runner) attempt(ctx context.Context, rec Record, steps []engi.FunctionS
 		case nil:
 		case yield:
 			out, err = nil, errYielded
+		case park:
+			out, err = nil, errParked
+			return // if the time is up, the wait ends at once
 		default:
 			out, err = nil, run.panicError("the function", p)
 		}
@@ -146,7 +159,10 @@ func (r *Runner) runAttempt(ctx context.Context, rec Record, steps []engi.Functi
 		return r.update(ctx, rec.ID, Outcome{Next: Ended}, cancel)
 	}
 	out, err := r.attempt(ctx, rec, steps, active, s)
+	defer r.settle(active, false)
 	switch {
+	case errors.Is(err, errParked):
+		return r.park(ctx, rec.ID, active)
 	case errors.Is(err, errYielded):
 		return Outcome{Next: Yielded}
 	case err == nil:

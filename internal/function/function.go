@@ -106,6 +106,10 @@ type Run struct {
 	runner    *Runner
 	stepper   Stepper
 	cancelled <-chan struct{}
+	position  int64   // Seq of the log at which the run was started
+	waited    *Waited // the run's last wait, if it is over
+	started   time.Time
+	active    *activeRun
 	used      map[string]bool
 	steps     map[string]engi.FunctionStep // recorded steps, by name
 }
@@ -168,24 +172,32 @@ func Step[T any](ctx context.Context, r *Run, name string, fn func(ctx context.C
 	return result, nil
 }
 
-func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+// beginStep reports why no step of a name may begin; nil if it may.
+func (r *Run) beginStep(ctx context.Context, name string) error {
 	if err := checkStepName(name); err != nil {
-		return nil, err
+		return err
 	}
 	switch {
 	case r.used[name]:
-		return nil, engi.Errorf(engi.Invalid, "there are two steps named %q in a run of %s", name, r.Function).WithRemedy("number the steps of a loop")
+		return engi.Errorf(engi.Invalid, "there are two steps named %q in a run of %s", name, r.Function).WithRemedy("number the steps of a loop")
 	case len(r.used) >= maxSteps:
-		return nil, engi.Errorf(engi.Invalid, "a run of %s has more than %d steps", r.Function, maxSteps)
+		return engi.Errorf(engi.Invalid, "a run of %s has more than %d steps", r.Function, maxSteps)
 	}
 	r.used[name] = true
 	if err := ctx.Err(); err != nil {
-		return nil, engi.Errorf(engi.Expired, "step %s: %v", name, context.Cause(ctx))
+		return engi.Errorf(engi.Expired, "step %s: %v", name, context.Cause(ctx))
 	}
 	select {
 	case <-r.cancelled:
-		return nil, errCancelled
+		return errCancelled
 	default:
+		return nil
+	}
+}
+
+func (r *Run) step(ctx context.Context, name string, fn func(context.Context) (json.RawMessage, error)) (json.RawMessage, error) {
+	if err := r.beginStep(ctx, name); err != nil {
+		return nil, err
 	}
 	raw, err := r.stepper.Step(ctx, name, func(ctx context.Context) (raw json.RawMessage, err error) {
 		s := r.steps[name]

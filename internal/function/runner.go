@@ -27,7 +27,7 @@ type Options struct {
 	Events      engi.EventLog // event log to which Store appends
 	Engine      Engine
 	Log         *slog.Logger  // nil discards
-	MaxQueue    int           // maximum number of unfinished runs; Send is refused beyond; 0 means 10000
+	MaxQueue    int           // maximum number of unfinished runs; Send is refused beyond; as many more may wait for events and times; 0 means 10000
 	MaxRuns     int           // maximum number of runs with slots; 0 means 256
 	Retention   time.Duration // time for which ended runs are kept; 0 means 30 days
 	RetainCount int           // maximum number of ended runs that are kept; 0 means 100000
@@ -38,7 +38,8 @@ type Options struct {
 //
 // A run is recorded as queued together with its event. When the limits allow, it
 // gets a slot: it is recorded as running and started in the engine. It keeps the
-// slot until it ends, even while it waits for another attempt. Runs of a
+// slot until it ends, even while it waits for another attempt, but not while it
+// waits for an event or a time; then it is queued again. Runs of a
 // function get slots in the order of their events, except that runs of an owner
 // at its limit are skipped. The record is always ahead of the engine: after
 // a crash, runs that are recorded as having a slot are started again.
@@ -56,14 +57,16 @@ type Runner struct {
 	waiting     int                    // number of runs in queues
 	slots       map[engi.FunctionRunID]queuedRun
 	active      map[engi.FunctionRunID]*activeRun
-	open        map[string]int                // number of unfinished runs, by function
-	places      int64                         // number of places given to runs so far; places order runs by the time of their record
-	functionOf  map[engi.FunctionRunID]string // functions of runs in queues
-	shares      *engi.Shares                  // owners' shares of the queue, without runs of Source's functions
-	dynamic     int                           // number of runs of Source's functions in queues and slots
-	dynamicBusy int                           // number of slots used by runs of Source's functions
-	perFunction map[string]int                // number of slots in use, by function
-	perOwner    map[[2]string]int             // number of slots in use, by function and owner
+	open        map[string]int                     // number of unfinished runs, by function
+	places      int64                              // number of places given to runs so far; places order runs by the time of their record
+	functionOf  map[engi.FunctionRunID]string      // functions of runs in queues
+	shares      *engi.Shares                       // owners' shares of the queue, without runs of Source's functions
+	waits       waits                              // runs without slots that wait
+	unheard     map[engi.FunctionRunID]*unheardRun // runs that the engine must wake
+	dynamic     int                                // number of runs of Source's functions in queues and slots
+	dynamicBusy int                                // number of slots used by runs of Source's functions
+	perFunction map[string]int                     // number of slots in use, by function
+	perOwner    map[[2]string]int                  // number of slots in use, by function and owner
 }
 
 // A queuedRun is a run that waits for a slot, or has one.
@@ -77,6 +80,7 @@ type queuedRun struct {
 
 // An activeRun is a run that is being executed.
 type activeRun struct {
+	parking   *parkedRun // wait that is being recorded; only for the goroutine that executes
 	cancelled chan struct{}
 	once      sync.Once
 }
@@ -115,7 +119,7 @@ func New(opt Options) (*Runner, error) {
 	opt.RetainCount = cmp.Or(opt.RetainCount, 100000)
 	r := &Runner{
 		opt: opt, functions: map[string]Function{}, inputs: map[string]*jsonschema.Resolved{}, schedules: map[string]schedule{},
-		wake: make(chan struct{}, 1), slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
+		wake: make(chan struct{}, 1), waits: newWaits(opt.MaxQueue), unheard: map[engi.FunctionRunID]*unheardRun{}, slots: map[engi.FunctionRunID]queuedRun{}, active: map[engi.FunctionRunID]*activeRun{},
 		keys: idempotency.NewKeys(nil), queues: map[string][]queuedRun{}, functionOf: map[engi.FunctionRunID]string{}, shares: engi.NewShares(int64(opt.MaxQueue)), open: map[string]int{}, perFunction: map[string]int{}, perOwner: map[[2]string]int{},
 	}
 	for _, f := range opt.Functions {
@@ -380,23 +384,29 @@ func (r *Runner) opened(rec Record) queuedRun {
 	r.places++
 	q := queuedRun{id: rec.ID, function: rec.Function, owner: rec.Owner, dynamic: !static && r.opt.Source != nil, place: r.places}
 	r.open[q.function]++
-	if q.dynamic {
-		r.dynamic++
-	} else {
-		r.shares.Add(q.owner, 1)
-	}
+	r.charge(q, 1)
 	return q
+}
+
+// charge counts a run that is queued or has a slot. The caller holds mu.
+func (r *Runner) charge(q queuedRun, n int) {
+	if q.dynamic {
+		r.dynamic += n
+	} else {
+		r.shares.Add(q.owner, int64(n))
+	}
 }
 
 // ended undoes the counting of opened. The caller holds mu.
 func (r *Runner) ended(q queuedRun) {
+	r.closed(q)
+	r.charge(q, -1)
+}
+
+// closed counts a run that is no longer open. The caller holds mu.
+func (r *Runner) closed(q queuedRun) {
 	if r.open[q.function]--; r.open[q.function] == 0 {
 		delete(r.open, q.function)
-	}
-	if q.dynamic {
-		r.dynamic--
-	} else {
-		r.shares.Give(q.owner, 1)
 	}
 }
 
@@ -479,7 +489,9 @@ func (r *Runner) Cancel(ctx context.Context, viewer engi.Viewer, id engi.Functio
 	}
 	if rec.HasEnded() {
 		r.release(id)
-		r.opt.Engine.Wake(id)
+		if rec.Attempt > 0 {
+			r.mustHear(id, true)
+		}
 		return nil
 	}
 	r.mu.Lock()
@@ -491,18 +503,24 @@ func (r *Runner) Cancel(ctx context.Context, viewer engi.Viewer, id engi.Functio
 }
 
 func endRun(r *Record, s engi.FunctionState) {
-	r.State, r.Ended, r.NextAttempt = s, time.Now().UTC(), time.Time{}
+	r.State, r.Ended, r.NextAttempt, r.Wait, r.Waited = s, time.Now().UTC(), time.Time{}, nil, nil
 	if s != engi.FunctionFailed {
 		r.Error = nil
 	}
 }
 
-// release removes a run from the queue, or frees its slot.
+// release removes a run from the queue or from those that wait, or frees its slot.
 func (r *Runner) release(id engi.FunctionRunID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if f, ok := r.functionOf[id]; ok {
 		r.ended(r.unqueue(f, slices.IndexFunc(r.queues[f], func(q queuedRun) bool { return q.id == id })))
+	}
+	if p := r.waits.runs[id]; p != nil {
+		r.waits.remove(p)
+		if p.parked {
+			r.closed(p.queuedRun)
+		}
 	}
 	if q, ok := r.slots[id]; ok {
 		delete(r.slots, id)

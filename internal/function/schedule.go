@@ -96,6 +96,9 @@ func (r *Runner) startScheduled(ctx context.Context, function string, at time.Ti
 	}
 	err := r.checkQueue(1)
 	if err == nil {
+		rec.Position, err = r.opt.Events.Last(ctx)
+	}
+	if err == nil {
 		err = r.opt.Store.Put(ctx, rec)
 	}
 	if err == nil {

@@ -21,6 +21,10 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 	var toStart []queuedRun
 	r.mu.Lock()
 	for _, rec := range open {
+		if rec.Wait != nil {
+			r.parkAgain(rec)
+			continue
+		}
 		q := r.opened(rec)
 		if rec.State == engi.FunctionQueued {
 			r.queueUp(q)
@@ -31,6 +35,9 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 		r.count(q, 1)
 	}
 	r.mu.Unlock()
+	if err := r.startWaits(ctx); err != nil {
+		return err
+	}
 
 	ctx, cancel := context.WithCancel(ctx)
 	ended, started := make(chan struct{}), make(chan struct{})
@@ -59,6 +66,11 @@ func (r *Runner) Serve(ctx context.Context, ready func()) error {
 		cancel()
 		following.Wait()
 	}()
+	waits := r.followWaits(ctx)
+	defer func() {
+		cancel()
+		waits.Wait()
+	}()
 	ready()
 	r.wakeUp()
 	r.loop(ctx, toStart, ended)
@@ -82,6 +94,8 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 	seen := time.Now()
 	clock := time.NewTimer(r.untilNext(seen))
 	defer clock.Stop()
+	unheard := time.NewTimer(0)
+	defer unheard.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -108,6 +122,10 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 			} else {
 				wait = time.Second
 			}
+		case <-unheard.C:
+			if next := r.wakeUnheard(ctx); next > 0 {
+				unheard.Reset(next)
+			}
 		case <-r.wake:
 			for ctx.Err() == nil {
 				q, ok := r.next()
@@ -120,6 +138,7 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 					}
 				}
 			}
+			unheard.Reset(0)
 		}
 	}
 }
@@ -127,7 +146,7 @@ func (r *Runner) loop(ctx context.Context, toStart []queuedRun, ended <-chan str
 // dispatch records that a run has a slot and starts it in the engine. It reports
 // whether that succeeded, or is no longer needed.
 func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
-	_, err := r.opt.Store.Update(ctx, engi.Everyone, q.id, func(rec *Record) error {
+	rec, err := r.opt.Store.Update(ctx, engi.Everyone, q.id, func(rec *Record) error {
 		if rec.State == engi.FunctionQueued {
 			return beginAttempt(rec)
 		}
@@ -137,6 +156,9 @@ func (r *Runner) dispatch(ctx context.Context, q queuedRun) bool {
 		return nil
 	})
 	if err == nil {
+		if rec.Waited != nil && rec.State == engi.FunctionRunning {
+			r.mustHear(q.id, false)
+		}
 		err = r.opt.Engine.Start(ctx, q.id, q.function)
 	}
 	switch {
@@ -161,6 +183,7 @@ func notBegun(rec *Record, why error) error {
 	switch {
 	case rec.HasEnded():
 		return errEnded
+	case rec.Waited != nil: // it has begun
 	case rec.State == engi.FunctionRunning && rec.Attempt == 1 && len(rec.Steps) == 0, rec.State == engi.FunctionWaiting && rec.Attempt == 0:
 		rec.State, rec.Attempt, rec.Error = engi.FunctionWaiting, 0, toError(why)
 	}

@@ -2,6 +2,7 @@ package function
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -15,6 +16,16 @@ type Record struct {
 	Key             string    // unique: function and scheduled time, or the event of engi itself that started it; empty for other runs
 	NextAttempt     time.Time // time of the next attempt of a waiting run
 	CancelRequested bool      // a running run must end after its current step
+	Position        int64     // Seq of the log's last event when a schedule started the run
+	Waited          *Waited   // the last wait that is over; nil while the run waits
+}
+
+// A Waited is a wait that is over. It keeps the result for the run's step, because an event may
+// leave the log before the run gets a slot.
+type Waited struct {
+	Step   string
+	Until  time.Time       // end of the wait; zero means no limit
+	Result json.RawMessage // result of the step; nil means that the run must look again
 }
 
 // HasEnded reports whether the run has ended.
@@ -42,9 +53,13 @@ type EventStore interface {
 	Send(ctx context.Context, spec engi.EventSpec, runs []Record) (engi.Event, error)
 	// ByIdempotencyKey returns the event with an idempotency key, or NotFound.
 	ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error)
-	// Cursor returns the sequence number of the log up to which runs have been started; -1 if
-	// it was never advanced.
-	Cursor(ctx context.Context) (int64, error)
+	// Cursor returns the sequence number of the log up to which runs have been started,
+	// or with waits up to which they have been woken; -1 if it was never stored.
+	Cursor(ctx context.Context, waits bool) (int64, error)
+	// Woken stores the sequence number of the log up to which runs have been woken.
+	Woken(ctx context.Context, seq int64) error
+	// Lost reports whether the log has dropped events of owner after a sequence number.
+	Lost(ctx context.Context, owner engi.Owner, after int64) (bool, error)
 	// Advance moves the cursor and stores the runs that the event there starts,
 	// except those whose key exists, in one transaction. It returns the stored
 	// runs.

@@ -37,7 +37,7 @@ func (r *Runner) followEvents(ctx context.Context) (*sync.WaitGroup, error) {
 	case len(types) == 0:
 		return &following, nil
 	}
-	after, err := r.opt.Store.Cursor(ctx)
+	after, err := r.opt.Store.Cursor(ctx, false)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,24 @@ type fnRunDetail struct {
 	Created int64           `json:"created"`
 	Started int64           `json:"started,omitempty"`
 	Next    int64           `json:"next,omitempty"`
+
+	Position int64         `json:"position,omitempty"`
+	Wait     *fnWait       `json:"wait,omitempty"`
+	Waited   *fnWaitResult `json:"waited,omitempty"`
+}
+
+type fnWait struct {
+	Step    string   `json:"step"`
+	Types   []string `json:"types,omitempty"`
+	Subject string   `json:"subject,omitempty"`
+	After   int64    `json:"after,omitempty"`
+	Until   int64    `json:"until,omitempty"`
+}
+
+type fnWaitResult struct {
+	Step   string          `json:"step"`
+	Until  int64           `json:"until,omitempty"`
+	Result json.RawMessage `json:"result,omitempty"`
 }
 
 type fnStepDetail struct {
@@ -38,10 +56,17 @@ type fnStepDetail struct {
 }
 
 func fnRunDetailOf(r function.Record) (string, error) {
-	return encode("run", fnRunDetail{
+	d := fnRunDetail{
 		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.CancelRequested,
-		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt),
-	})
+		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt), Position: r.Position,
+	}
+	if w := r.Wait; w != nil {
+		d.Wait = &fnWait{Step: w.Step, Types: w.Types, Subject: w.Subject, After: w.After, Until: nanos(w.Until)}
+	}
+	if w := r.Waited; w != nil {
+		d.Waited = &fnWaitResult{Step: w.Step, Until: nanos(w.Until), Result: w.Result}
+	}
+	return encode("run", d)
 }
 
 func scanFnRun(row scanner) (r function.Record, err error) {
@@ -56,6 +81,13 @@ func scanFnRun(row scanner) (r function.Record, err error) {
 	}
 	r.Attempt, r.Output, r.Error, r.CancelRequested = d.Attempt, d.Output, d.Error.decode(), d.Cancel
 	r.Created, r.Started, r.NextAttempt, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
+	r.Position = d.Position
+	if w := d.Wait; w != nil {
+		r.Wait = &engi.FunctionWait{Step: w.Step, Types: w.Types, Subject: w.Subject, After: w.After, Until: moment(w.Until)}
+	}
+	if w := d.Waited; w != nil {
+		r.Waited = &function.Waited{Step: w.Step, Until: moment(w.Until), Result: w.Result}
+	}
 	return r, nil
 }
 
@@ -105,12 +137,19 @@ func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) erro
 		Event    engi.EventID    `json:"event_id,omitempty"`
 		Attempt  int             `json:"attempt,omitempty"`
 		Next     *time.Time      `json:"next_attempt_at,omitempty"`
+		Wait     *shownWait      `json:"wait,omitempty"`
 		Error    string          `json:"error,omitempty"`
 		Kind     string          `json:"kind,omitempty"`
 		Output   json.RawMessage `json:"output,omitempty"`
 	}{Function: r.Function, Event: r.Event, Attempt: r.Attempt}
 	if !r.NextAttempt.IsZero() {
 		data.Next = &r.NextAttempt
+	}
+	if w := r.Wait; w != nil {
+		data.Wait = &shownWait{Step: w.Step, Types: w.Types, Subject: w.Subject}
+		if !w.Until.IsZero() {
+			data.Wait.Until = &w.Until
+		}
 	}
 	if r.Error != nil {
 		data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
@@ -121,14 +160,39 @@ func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) erro
 	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
 }
 
+// A shownWait is what a run waits for, in an event.
+type shownWait struct {
+	Step    string     `json:"step"`
+	Types   []string   `json:"types,omitempty"`
+	Subject string     `json:"subject,omitempty"`
+	Until   *time.Time `json:"until,omitempty"`
+}
+
 // shownOutput is the maximum number of bytes of output in the event of a run or a step;
 // longer outputs are stored in the record only.
 const shownOutput = 16 << 10
 
-const functionCursor = "functions"
+const (
+	functionCursor = "functions"
+	waitCursor     = "function_waits"
+	keepCursor     = `INSERT INTO event_cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)`
+)
 
-func (s workflowStore) Cursor(ctx context.Context) (int64, error) {
-	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, functionCursor)
+func (s workflowStore) Cursor(ctx context.Context, waits bool) (int64, error) {
+	name := functionCursor
+	if waits {
+		name = waitCursor
+	}
+	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, name)
+}
+
+func (s workflowStore) Woken(ctx context.Context, seq int64) error {
+	_, err := s.db.exec(ctx, keepCursor, waitCursor, seq)
+	return err
+}
+
+func (s workflowStore) Lost(ctx context.Context, owner engi.Owner, after int64) (bool, error) {
+	return first(ctx, s.db.read, nil, value[bool], `SELECT EXISTS (SELECT 1 FROM event_totals WHERE owner = ? AND through > ?)`, string(owner), after)
 }
 
 func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.Record) (fresh []function.Record, err error) {
@@ -142,7 +206,7 @@ func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.R
 				fresh = append(fresh, r)
 			}
 		}
-		_, err := t.exec(ctx, `INSERT INTO event_cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)`, functionCursor, seq)
+		_, err := t.exec(ctx, keepCursor, functionCursor, seq)
 		return err
 	})
 	return fresh, err

@@ -173,12 +173,12 @@ func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error
 }
 
 // Wake implements [function.Engine].
-func (e *Engine) Wake(id engi.FunctionRunID) {
+func (e *Engine) Wake(_ context.Context, id engi.FunctionRunID) error {
 	e.mu.Lock()
 	rt := e.runtime
 	e.mu.Unlock()
 	if rt == nil {
-		return
+		return nil
 	}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -186,6 +186,7 @@ func (e *Engine) Wake(id engi.FunctionRunID) {
 	case rt.wakes[string(id)] <- struct{}{}:
 	default:
 	}
+	return nil
 }
 
 // acquire reports whether Execute may be called. The caller then calls busy.Done.
@@ -227,10 +228,14 @@ func (rt *runtime) run(ctx dbos.Context, id string) (string, error) {
 		case function.Stopped:
 			continue
 		}
+		var again <-chan time.Time
+		if out.Next != function.Parked {
+			again = time.After(out.After)
+		}
 		select {
 		case <-rt.ctx.Done():
 		case <-wake:
-		case <-time.After(out.After):
+		case <-again:
 		}
 	}
 	<-ctx.Done()

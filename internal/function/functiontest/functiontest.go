@@ -140,6 +140,19 @@ func Promises(t *testing.T, factory func(t *testing.T) (open func() function.Eng
 		"active runs survive a restart":    restart,
 		"waiting runs survive a restart":   restartWaiting,
 		"lost starts are repeated":         lostStart,
+		"runs that wait have no slot":      slotsGivenBack,
+		"runs sleep":                       sleeps,
+		"waits survive a restart":          waitsSurvive,
+		"no moment of an event is missed":  anyMoment,
+		"events are awaited in order":      inOrder,
+		"deadlines of waits":               deadlines,
+		"a run that waits is cancelled":    cancelParked,
+		"owners do not share events":       ownersApart,
+		"found events are remembered":      foundIsKept,
+		"dropped events are reported":      droppedIsSaid,
+		"bad waits are refused":            badWaits,
+		"many runs wait":                   manyWaits,
+		"lost wakes are repeated":          lostWake,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) { test(t, factory(t)) })

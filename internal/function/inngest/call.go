@@ -33,10 +33,10 @@ var (
 	serverRun = regexp.MustCompile(`^[0-9A-Za-z]{1,64}$`)
 )
 
-// startEvent is the data of the event that starts a run on the server.
+// startEvent is the data of the events that start and wake a run on the server.
 type startEvent struct {
 	Run      string `json:"run"`
-	Function string `json:"function"` // for the server's dashboard
+	Function string `json:"function,omitempty"` // for the server's dashboard
 }
 
 // A call is a request of the server to continue a run.
@@ -246,7 +246,7 @@ func (e *Engine) startStep(c call) *pendingStep {
 	ctx, x := e.ctx, e.execute
 	e.running.Go(func() {
 		defer close(p.done)
-		p.response = executeStep(ctx, x, c)
+		p.response = e.executeStep(ctx, x, c)
 	})
 	return p
 }
@@ -261,7 +261,7 @@ func (e *Engine) forget(id engi.FunctionRunID, p *pendingStep) {
 }
 
 // executeStep executes a run up to its next completed step.
-func executeStep(ctx context.Context, x function.Executor, c call) response {
+func (e *Engine) executeStep(ctx context.Context, x function.Executor, c call) response {
 	s := &stepper{done: c.steps}
 	out := x.Execute(ctx, c.run, s)
 	switch {
@@ -275,6 +275,13 @@ func executeStep(ctx context.Context, x function.Executor, c call) response {
 		d := fmt.Sprintf("%dms", max(out.After.Milliseconds(), 1))
 		return response{status: http.StatusPartialContent, body: encode([]any{map[string]any{
 			"op": "Sleep", "id": digest1(name), "name": d, "displayName": name, "opts": map[string]string{"duration": d},
+		}})}
+	case out.Next == function.Parked:
+		// Each wait is a step, too.
+		name := fmt.Sprintf("wait without a slot (%d)", len(c.steps))
+		return response{status: http.StatusPartialContent, body: encode([]any{map[string]any{
+			"op": "WaitForEvent", "id": digest1(name), "name": e.wakeEvent(), "displayName": name,
+			"opts": map[string]string{"event": e.wakeEvent(), "if": "event.data.run == async.data.run", "timeout": parkedCall},
 		}})}
 	case out.Next == function.Ended && out.Error != nil:
 		return response{status: http.StatusBadRequest, body: failure(out.Error), final: true}

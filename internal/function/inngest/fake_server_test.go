@@ -38,8 +38,9 @@ type fakeServer struct {
 	mu        sync.Mutex
 	functions map[string]registered // by event
 	runs      map[string]*running
-	live      map[string]bool // active runs, by singleton key
-	seen      []string        // statuses of the responses
+	live      map[string]bool          // active runs, by singleton key
+	waiting   map[string]chan struct{} // runs that wait for an event, by its name and the run's key
+	seen      []string                 // statuses of the responses
 	closed    chan struct{}
 	going     sync.WaitGroup
 }
@@ -54,7 +55,7 @@ type running struct {
 }
 
 func newFakeServer(t *testing.T, key string) *fakeServer {
-	s := &fakeServer{t: t, key: key, random: seed.New(t), pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, closed: make(chan struct{})}
+	s := &fakeServer{t: t, key: key, random: seed.New(t), pause: 5 * time.Millisecond, functions: map[string]registered{}, runs: map[string]*running{}, live: map[string]bool{}, waiting: map[string]chan struct{}{}, closed: make(chan struct{})}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /fn/register", s.register)
 	mux.HandleFunc("POST /e/{key}", s.event)
@@ -129,6 +130,10 @@ func (s *fakeServer) event(rw http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	f, ok := s.functions[fmt.Sprint(e["name"])]
 	key := fmt.Sprint(e["data"].(map[string]any)["run"])
+	if wait := s.waiting[fmt.Sprint(e["name"])+" "+key]; wait != nil {
+		delete(s.waiting, fmt.Sprint(e["name"])+" "+key)
+		close(wait)
+	}
 	if ok && !s.live[key] {
 		s.live[key] = true
 		run := &running{id: strings.ToUpper(rand.Text()), event: e, steps: map[string]json.RawMessage{}}
@@ -175,12 +180,13 @@ func (s *fakeServer) drive(f registered, run *running) {
 		s.seen = append(s.seen, strconv.Itoa(status))
 		s.mu.Unlock()
 		wait := time.Duration(0)
+		var event chan struct{}
 		switch {
 		case status == 200:
 			return
 		case status == 206:
 			failed = 0
-			if wait, err = s.op(run, raw); err != nil {
+			if wait, event, err = s.op(run, raw); err != nil {
 				s.t.Error(err)
 				return
 			}
@@ -196,39 +202,50 @@ func (s *fakeServer) drive(f registered, run *running) {
 		}
 		select {
 		case <-time.After(wait):
+		case <-event:
 		case <-s.closed:
 			return
 		}
 	}
 }
 
-// op records a step.
-func (s *fakeServer) op(run *running, raw []byte) (time.Duration, error) {
+// op records a step. It returns the time until the next call, and a channel that ends it early.
+func (s *fakeServer) op(run *running, raw []byte) (time.Duration, chan struct{}, error) {
 	var ops []struct {
 		Op, ID, Name, DisplayName string
 		Data                      json.RawMessage
-		Opts                      struct{ Duration string }
+		Opts                      struct{ Duration, Event, If, Timeout string }
 	}
 	if err := json.Unmarshal(raw, &ops); err != nil || len(ops) != 1 || len(ops[0].ID) != 40 || ops[0].DisplayName == "" {
-		return 0, fmt.Errorf("bad answer %s: %w", raw, err)
+		return 0, nil, fmt.Errorf("bad answer %s: %w", raw, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fix := ops[0]
 	if _, done := run.steps[fix.ID]; done {
-		return 0, fmt.Errorf("step %s was completed before", fix.DisplayName)
+		return 0, nil, fmt.Errorf("step %s was completed before", fix.DisplayName)
 	}
 	run.stack = append(run.stack, fix.ID)
 	switch fix.Op {
 	case "StepRun":
 		kept, err := json.Marshal(map[string]json.RawMessage{"data": fix.Data})
 		run.steps[fix.ID] = kept
-		return 0, err
+		return 0, nil, err
 	case "Sleep":
 		run.steps[fix.ID] = json.RawMessage("null")
-		return time.ParseDuration(fix.Opts.Duration)
+		d, err := time.ParseDuration(fix.Opts.Duration)
+		return d, nil, err
+	case "WaitForEvent":
+		if fix.Opts.If != "event.data.run == async.data.run" || fix.Opts.Event == "" {
+			return 0, nil, fmt.Errorf("bad wait %s", raw)
+		}
+		run.steps[fix.ID] = json.RawMessage("null")
+		wait := make(chan struct{})
+		s.waiting[fix.Opts.Event+" "+fmt.Sprint(run.event["data"].(map[string]any)["run"])] = wait
+		d, err := time.ParseDuration(fix.Opts.Timeout)
+		return d, wait, err
 	}
-	return 0, fmt.Errorf("unknown operation %s", fix.Op)
+	return 0, nil, fmt.Errorf("unknown operation %s", fix.Op)
 }
 
 // call calls once; the response may be lost.

@@ -46,6 +46,7 @@ const (
 	sdkName          = "engi:v1" // identifies the client to the server
 	maxAttempts      = 20        // number of failed calls in a row after which the server gives up a run; its maximum
 	callTimeout      = 10 * time.Second
+	parkedCall       = "168h"      // interval of the server's calls for a parked run, of which each is one of its 1,000 steps
 	registerInterval = time.Minute // interval of registrations, which are repeated for servers that forget them
 	maxAnswer        = 64 << 20    // maximum bytes of the results of a run's steps
 )
@@ -115,7 +116,12 @@ func loopback(host string) bool {
 // Start implements [function.Engine]. The server ignores an event for a run that
 // is active already, because of the singleton in the registration.
 func (e *Engine) Start(ctx context.Context, id engi.FunctionRunID, name string) error {
-	body, err := json.Marshal(map[string]any{"name": e.event(), "data": startEvent{Run: string(id), Function: name}})
+	return e.send(ctx, e.event(), startEvent{Run: string(id), Function: name})
+}
+
+// send sends an event to the server.
+func (e *Engine) send(ctx context.Context, name string, data startEvent) error {
+	body, err := json.Marshal(map[string]any{"name": name, "data": data})
 	if err != nil {
 		return err // unreachable: strings can be encoded
 	}
@@ -126,17 +132,22 @@ func (e *Engine) Start(ctx context.Context, id engi.FunctionRunID, name string) 
 // event returns the name of the event that starts a run on the server.
 func (e *Engine) event() string { return e.opt.App + "/function.run" }
 
+// wakeEvent returns the name of the event that a parked run waits for on the server.
+func (e *Engine) wakeEvent() string { return e.opt.App + "/function.wake" }
+
 // slug returns the server's name for the function.
 func (e *Engine) slug() string { return e.opt.App + "-" + functionID }
 
-// Wake implements [function.Engine]. It drops the kept result of a step; the
-// server learns of the cancellation with its next call.
-func (e *Engine) Wake(id engi.FunctionRunID) {
+// Wake implements [function.Engine]. It drops the kept result of a step, and sends the event that
+// a parked run waits for. The server loses the event if the run does not wait yet. A run that waits
+// for another attempt, and was cancelled, is called when the server's sleep is over.
+func (e *Engine) Wake(ctx context.Context, id engi.FunctionRunID) error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	if p := e.pending[id]; p != nil && p.ended() {
 		delete(e.pending, id)
 	}
+	e.mu.Unlock()
+	return e.send(ctx, e.wakeEvent(), startEvent{Run: string(id)})
 }
 
 // Run implements [function.Engine]. It is ready after the first attempt to

@@ -50,7 +50,7 @@ func (e *Engine) Start(_ context.Context, id engi.FunctionRunID, _ string) error
 }
 
 // Wake implements [function.Engine].
-func (e *Engine) Wake(id engi.FunctionRunID) {
+func (e *Engine) Wake(_ context.Context, id engi.FunctionRunID) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if t := e.tasks[id]; t != nil {
@@ -59,6 +59,7 @@ func (e *Engine) Wake(id engi.FunctionRunID) {
 		default:
 		}
 	}
+	return nil
 }
 
 // Run implements [function.Engine].
@@ -97,10 +98,14 @@ func (t *task) execute(ctx context.Context, x function.Executor) bool {
 		case function.Stopped:
 			return false
 		}
+		var again <-chan time.Time
+		if out.Next != function.Parked {
+			again = time.After(out.After)
+		}
 		select {
 		case <-ctx.Done():
 		case <-t.wake:
-		case <-time.After(out.After):
+		case <-again:
 		}
 	}
 	return false

@@ -302,6 +302,9 @@ func functionRunOf(x engi.FunctionRun) v1.FunctionRun {
 		ID: string(x.ID), Owner: string(x.Owner), Function: x.Function, EventID: string(x.Event), State: string(x.State), Attempt: x.Attempt,
 		Output: x.Output, Error: problemOf(x.Error), CreatedAt: x.Created.UTC(), StartedAt: moment(x.Started), EndedAt: moment(x.Ended),
 	}
+	if w := x.Wait; w != nil {
+		out.Wait = &v1.FunctionWait{Step: w.Step, Types: w.Types, Subject: w.Subject, Until: moment(w.Until)}
+	}
 	for _, st := range x.Steps {
 		out.Steps = append(out.Steps, v1.FunctionStep{
 			Name: st.Name, Attempts: st.Attempts, Output: st.Output, Error: problemOf(st.Error), StartedAt: st.Started.UTC(), EndedAt: moment(st.Ended),

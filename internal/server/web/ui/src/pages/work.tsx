@@ -1,7 +1,7 @@
 // Pages about what runs on its own: approvals that wait, and durable functions.
 
 import { useState } from 'preact/hooks'
-import type { Approval, Function, FunctionRun } from '../openapi'
+import type { Approval, Function, FunctionRun, FunctionWait } from '../openapi'
 import { get, list, may, segment, send } from '../api'
 import { useLive } from '../live'
 import { href, route } from '../route'
@@ -71,7 +71,7 @@ export function Functions({ id }: { id?: string }) {
           columns={[
             { head: 'Function', cell: (r) => <a href={href('functions', r.id)}>{r.function}</a>, by: (r) => r.function },
             { head: 'Run', cell: (r) => <Id of={r.id} />, by: (r) => r.id, wide: true },
-            { head: 'State', cell: (r) => <State of={r.state} />, by: (r) => r.state },
+            { head: 'State', cell: (r) => <><State of={r.state} />{r.wait && <div class="dim">for {awaited(r.wait)}</div>}</>, by: (r) => r.state },
             { head: 'Attempt', cell: (r) => r.attempt, by: (r) => r.attempt, number: true, wide: true },
             { head: 'Started', cell: (r) => <Ago at={r.created_at} />, by: (r) => r.created_at, number: true },
             { head: '', cell: (r) => ['queued', 'running', 'waiting'].includes(r.state) && may('events') && <div class="row"><Act class="small" kind="danger" act={() => send('DELETE', `/v1/functions/runs/${segment(r.id)}`)}>Cancel</Act></div> },
@@ -91,12 +91,18 @@ export function Functions({ id }: { id?: string }) {
   )
 }
 
+/** What a run waits for. */
+function awaited(w: FunctionWait) {
+  const event = w.types || w.subject ? ['an event', w.types && `of type ${w.types.join(', ')}`, w.subject && `about ${w.subject}`].filter(Boolean).join(' ') : 'a time'
+  return w.until ? `${event}, until ${new Date(w.until).toLocaleString()}` : event
+}
+
 function Run({ of: r }: { of: FunctionRun }) {
   const found = useLive((stop) => get<FunctionRun>(`/v1/functions/runs/${segment(r.id)}`, stop), ['function.'], [r.id]) // with its steps
   const steps = found.data?.steps ?? []
   return (
     <Card title={`Run of ${r.function}`} actions={<State of={r.state} />}>
-      <Facts of={[['Run', <Id of={r.id} />], ['Event', r.event_id ? <Id of={r.event_id} /> : '–'], ['Started', <Ago at={r.started_at} />], ['Ended', <Ago at={r.ended_at} />]]} />
+      <Facts of={[['Run', <Id of={r.id} />], ['Event', r.event_id ? <Id of={r.event_id} /> : '–'], ...(r.wait ? [['Waits for', awaited(r.wait)] as [string, string]] : []), ['Started', <Ago at={r.started_at} />], ['Ended', <Ago at={r.ended_at} />]]} />
       <Trouble of={r.error ? { detail: r.error.detail, remedy: r.error.remedy, kind: r.error.kind, status: r.error.status } : undefined} />
       {steps.map((s) => (
         <details class="call" key={s.name}>
