@@ -37,7 +37,7 @@ type Match struct {
 var ErrDropped = errors.New("the log has dropped events that the run has not seen")
 
 // Await waits in a step of the given name for the first event that matches, and returns it; false
-// if none was appended up to the deadline, which is the one of the first call. Without a deadline it
+// if none was appended before the deadline, which is the one of the first call. Without a deadline it
 // waits for as long as the function's timeout allows. The run has no slot while it waits, and the function is
 // called again from the top afterwards.
 //
@@ -188,6 +188,7 @@ type parkedRun struct {
 	due     time.Time     // when the wait is over, or the run's timeout has passed; zero if never
 	parked  bool          // the record says that the run waits, and the run has no slot
 	settled chan struct{} // closed when the run is parked or no longer waits
+	ending  sync.Mutex    // held while the result of the wait is recorded
 }
 
 func newWaits(most int) waits {
@@ -249,7 +250,7 @@ func (w *waits) forEvent(e engi.Event) (all []*parkedRun) {
 
 // matches reports whether an event is one that w waits for.
 func matches(w engi.FunctionWait, e engi.Event) bool {
-	return (engi.EventFilter{Types: w.Types, Subject: w.Subject, After: w.After}).Matches(e) && (w.Until.IsZero() || !e.Time.After(w.Until))
+	return (engi.EventFilter{Types: w.Types, Subject: w.Subject, After: w.After}).Matches(e) && (w.Until.IsZero() || e.Time.Before(w.Until))
 }
 
 // dueOf returns the time at which a run that waits must be executed; zero if there is none. That of a
@@ -313,7 +314,7 @@ func (r *Runner) look(ctx context.Context, id engi.FunctionRunID, owner engi.Own
 			}
 			f.After = e.Seq
 		}
-		if len(events) == 0 || !w.Until.IsZero() && events[len(events)-1].Time.After(w.Until) {
+		if len(events) == 0 || !w.Until.IsZero() && !events[len(events)-1].Time.Before(w.Until) {
 			break
 		}
 	}
@@ -377,6 +378,8 @@ func (r *Runner) unpark(ctx context.Context, p *parkedRun, result *waitResult) e
 	case <-ctx.Done():
 		return engi.Errorf(engi.Expired, "wait for run %s: %v", p.id, context.Cause(ctx))
 	}
+	p.ending.Lock()
+	defer p.ending.Unlock()
 	r.mu.Lock()
 	gone := r.waits.runs[p.id] != p
 	r.mu.Unlock()
@@ -391,10 +394,12 @@ func (r *Runner) unpark(ctx context.Context, p *parkedRun, result *waitResult) e
 		}
 	}
 	_, err := r.opt.Store.Update(ctx, engi.Everyone, p.id, func(rec *Record) error {
-		if rec.Wait == nil || rec.Wait.Step != p.wait.Step {
+		switch {
+		case rec.HasEnded():
 			return errEnded
+		case rec.Wait != nil: // otherwise an earlier call was told of an error although it has recorded the result
+			rec.State, rec.Wait, rec.Waited = engi.FunctionQueued, nil, &Waited{Step: p.wait.Step, Until: p.wait.Until, Result: raw}
 		}
-		rec.State, rec.Wait, rec.Waited = engi.FunctionQueued, nil, &Waited{Step: p.wait.Step, Until: p.wait.Until, Result: raw}
 		return nil
 	})
 	switch {

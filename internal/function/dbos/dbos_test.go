@@ -20,6 +20,13 @@ func TestPromises(t *testing.T) {
 	goleak.VerifyNone(t)
 }
 
+func TestManyWaits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: make test-all")
+	}
+	functiontest.ManyWaits(t, engines(t), 1000)
+}
+
 // engines opens engines on one file, one after the other.
 func engines(t *testing.T) func() function.Engine {
 	file := filepath.Join(t.TempDir(), "functions.db")

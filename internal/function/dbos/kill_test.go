@@ -44,7 +44,7 @@ const (
 )
 
 // work sends events and serves until all runs have ended. Each step adds a
-// line to a journal.
+// line to a journal. Between steps, runs sleep and await events.
 func work(dir string) error {
 	ctx := context.Background()
 	db, err := store.Open(ctx, filepath.Join(dir, "engi.db"))
@@ -72,6 +72,20 @@ func work(dir string) error {
 				})
 				if err != nil {
 					return nil, err
+				}
+				switch i {
+				case 1:
+					if err := r.Sleep(ctx, "sleep", 5*time.Millisecond); err != nil {
+						return nil, err
+					}
+				case 4:
+					// Either comes first, and the event may be lost with the process.
+					time.AfterFunc(5*time.Millisecond, func() {
+						_, _ = store.Events(db).Append(ctx, engi.EventSpec{Owner: "anna", Type: "wake", Subject: string(r.Event.ID)})
+					})
+					if _, _, err := r.Await(ctx, "await", function.Match{Types: []string{"wake"}, Subject: string(r.Event.ID)}, time.Now().Add(8*time.Millisecond)); err != nil {
+						return nil, err
+					}
 				}
 				if sum += n; i == 3 && r.Attempt == 1 {
 					return nil, engi.Errorf(engi.Unavailable, "the first attempt fails in the middle")

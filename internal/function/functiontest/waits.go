@@ -496,12 +496,8 @@ func badWaits(t *testing.T, open func() function.Engine) {
 	}
 }
 
-// manyWaits has 1,000 runs wait with four slots, or 200 in short tests, and wakes all.
-func manyWaits(t *testing.T, open func() function.Engine) {
-	n := 1000
-	if testing.Short() {
-		n = 200
-	}
+// ManyWaits has n runs wait with four slots, restarts the engine, and wakes all.
+func ManyWaits(t *testing.T, open func() function.Engine, n int) {
 	var c calls
 	f := awaits("f", &c, match(function.Match{Types: []string{"go"}}), 0)
 	f.Concurrency = 4

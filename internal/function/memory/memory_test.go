@@ -14,3 +14,8 @@ func TestPromises(t *testing.T) {
 		return func() function.Engine { return e }
 	})
 }
+
+func TestManyWaits(t *testing.T) {
+	e := &memory.Engine{}
+	functiontest.ManyWaits(t, func() function.Engine { return e }, 1000)
+}
