@@ -151,7 +151,7 @@ func Promises(t *testing.T, factory func(t *testing.T) (open func() function.Eng
 		"found events are remembered":      foundIsKept,
 		"dropped events are reported":      droppedIsSaid,
 		"bad waits are refused":            badWaits,
-		"many runs wait":                   func(t *testing.T, open func() function.Engine) { ManyWaits(t, open, 100) },
+		"many runs wait":                   func(t *testing.T, open func() function.Engine) { ManyWaits(t, open, 50) },
 		"lost wakes are repeated":          lostWake,
 	}
 	for name, test := range tests {

@@ -496,11 +496,11 @@ func badWaits(t *testing.T, open func() function.Engine) {
 	}
 }
 
-// ManyWaits has n runs wait with four slots, restarts the engine, and wakes all.
+// ManyWaits has n runs wait with 16 slots, restarts the engine, and wakes all.
 func ManyWaits(t *testing.T, open func() function.Engine, n int) {
 	var c calls
 	f := awaits("f", &c, match(function.Match{Types: []string{"go"}}), 0)
-	f.Concurrency = 4
+	f.Concurrency = 16
 	fix := Open(t, open, f)
 	var ids []engi.FunctionRunID
 	for range n {
