@@ -831,11 +831,11 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 	if c.Tag == "browser" {
 		return g.startBrowser()
 	}
-	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -KILL -- -"); ok {
+	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -s KILL -- -"); ok {
 		close(p.done)
 		return p, g.w.act(g.b, func() error {
 			for _, q := range g.b.procs {
-				if fmt.Sprint(q.PID()) == rest {
+				if fmt.Sprintf("%d %[1]d", q.PID()) == rest {
 					q.end()
 				}
 			}

@@ -187,7 +187,9 @@ func (u *use) end(ctx context.Context, tag string) error {
 	if err != nil {
 		return engi.Ignore(err, engi.NotFound)
 	}
-	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -KILL -- -%d", p.PID())}, Timeout: guestTime})
+	// dash knows -- after -s KILL only, and not after -KILL. The process itself is named, too, because in gVisor a stopped
+	// one may survive a signal to its group.
+	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -s KILL -- -%d %[1]d", p.PID())}, Timeout: guestTime})
 	if err != nil {
 		return err
 	}
