@@ -7,6 +7,9 @@ type AppRequest struct {
 	Name      string            `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique per owner; absent means a generated name" example:"shop"`
 	Template  string            `json:"template,omitempty" maxLength:"200" doc:"Name of the template; absent means vite-react" example:"vite-react"`
 	Workspace string            `json:"workspace,omitempty" maxLength:"128" doc:"ID or name of a workspace of the caller, whose services the app reaches by name, like postgres.workspace.internal"`
+	Directory string            `json:"directory,omitempty" maxLength:"512" doc:"Directory of the workspace with the app's files. The server then runs in the workspace's sandbox, and template and network are not allowed; absent means that the app has a sandbox of its own" example:"web"`
+	Start     string            `json:"start,omitempty" maxLength:"4096" doc:"Shell command that starts the server in the directory, with PORT and HOST in its environment; only with directory, which needs it" example:"npm start"`
+	Port      int               `json:"port,omitempty" minimum:"1" maximum:"65535" doc:"Port of the server, which no other app in the workspace has; only with directory, which needs it" example:"3000"`
 	Replace   bool              `json:"replace,omitempty" doc:"Stop the caller's other apps first"`
 	Metadata  map[string]string `json:"metadata,omitempty" doc:"Labels; up to 64"`
 	Env       map[string]string `json:"env,omitempty" doc:"Environment variables of every program in the app's sandbox"`
@@ -29,6 +32,8 @@ type App struct {
 	Name        string            `json:"name" example:"shop"`
 	Template    string            `json:"template" example:"vite-react"`
 	WorkspaceID string            `json:"workspace_id,omitempty" doc:"ID of the workspace whose services the app reaches; absent for none"`
+	Directory   string            `json:"directory,omitempty" doc:"Directory of the workspace with the app's files, if the app's server runs in the workspace's sandbox; absent for other apps" example:"web"`
+	Start       string            `json:"start,omitempty" doc:"Shell command that starts the server of an app with directory" example:"npm start"`
 	State       string            `json:"state" enum:"starting,ready,failed,stopped,removed"`
 	SandboxID   string            `json:"sandbox_id,omitempty" doc:"ID of the sandbox in which the app's server runs; absent while the app is stopped" example:"sbx_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Port        int               `json:"port,omitempty" doc:"Port of the app's server" example:"5173"`

@@ -66,8 +66,11 @@ var appCommands = appCommand{
 
 type appCreate struct {
 	Name      string            `arg:"" optional:"" help:"Name of the app (default: a generated name)." placeholder:"NAME"`
-	Template  string            `short:"t" help:"Template of the app." default:"vite-react" placeholder:"TEMPLATE"`
+	Template  string            `short:"t" help:"Template of the app (default: vite-react)." placeholder:"TEMPLATE"`
 	Workspace string            `help:"Workspace whose services the app reaches by name." placeholder:"NAME"`
+	Directory string            `help:"Directory of the workspace with the app's files; the server runs in the workspace's sandbox." placeholder:"DIR"`
+	Start     string            `help:"Shell command that starts the server in the directory." placeholder:"COMMAND"`
+	Port      int               `help:"Port of the server in the directory." placeholder:"PORT"`
 	Replace   bool              `help:"Stop your other apps first."`
 	Env       map[string]string `short:"e" help:"Environment variable of every program in the sandbox; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
 	Meta      map[string]string `short:"m" help:"Label; may be repeated." placeholder:"NAME=VALUE" mapsep:"none"`
@@ -83,17 +86,20 @@ Examples:
   engi app create shop
   engi app create shop --json | jq -r .preview_url
   engi app create api --template node-api --env LOG=debug
-  engi app create api --template node-api --workspace shop --env DATABASE_URL="$(engi workspace service connection shop postgres)"`
+  engi app create api --template node-api --workspace shop --env DATABASE_URL="$(engi workspace service connection shop postgres)"
+  engi app create web --workspace shop --directory web --start 'npm start' --port 3000`
 }
 
 func (a *appCreate) Run(ctx context.Context, g *globals) (err error) {
-	q := v1.AppRequest{Name: a.Name, Template: a.Template, Workspace: a.Workspace, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
+	q := v1.AppRequest{Name: a.Name, Template: a.Template, Workspace: a.Workspace, Directory: a.Directory, Start: a.Start, Port: a.Port, Replace: a.Replace, Metadata: a.Meta, Env: a.Env}
 	if q.Network, err = a.policy(); err != nil {
 		return err
 	}
 	return g.atServer(ctx, func(d *connection) error {
-		if err := g.buildIfNeeded(ctx, d, a.Template); err != nil {
-			return err
+		if a.Directory == "" {
+			if err := g.buildIfNeeded(ctx, d, cmp.Or(a.Template, "vite-react")); err != nil {
+				return err
+			}
 		}
 		x, err := d.CreateApp(ctx, q)
 		if err != nil {
@@ -169,6 +175,9 @@ func (g *globals) showApp(x v1.App) {
 	f.add("app", "%s", x.ID)
 	f.add("name", "%s", x.Name)
 	f.add("template", "%s", x.Template)
+	f.add("workspace", "%s", x.WorkspaceID)
+	f.add("directory", "%s", x.Directory)
+	f.add("start", "%s", x.Start)
 	f.add("state", "%s", x.State)
 	if x.Error != nil {
 		f.add("error", "%s", x.Error.Detail)

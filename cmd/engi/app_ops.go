@@ -84,6 +84,9 @@ func (a *appRun) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
+		if x.Directory != "" { // the sandbox begins in the directory of the workspace
+			in.Dir = "/workspace/" + x.Directory
+		}
 		if x.Applying != 0 && x.SandboxID != "" { // opening the app would wait for the end of the apply
 			in.ID = x.SandboxID
 			return nil

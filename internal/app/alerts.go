@@ -236,6 +236,9 @@ func (s *Service) act(ctx context.Context, u *use) error {
 	if !pending {
 		return nil
 	}
+	if u.rec.Directory != "" && (todo == engi.AppActRestartSandbox || todo == engi.AppActHibernate) {
+		todo = engi.AppActRestartServer // others use the sandbox
+	}
 	var err error
 	switch todo {
 	case engi.AppActRefreshFiles:

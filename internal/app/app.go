@@ -32,6 +32,8 @@ import (
 // Workspaces is the part of [engi.Workspaces] that a Service needs.
 type Workspaces interface {
 	Get(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Workspace, error)
+	Start(ctx context.Context, viewer engi.Viewer, idOrName string) (engi.Workspace, error)
+	Files(ctx context.Context, viewer engi.Viewer, idOrName string, revision int64) ([]engi.WorkspaceFile, error)
 }
 
 // Options configures a Service. All fields except Models, Log, Metrics and the durations are required.
@@ -42,7 +44,7 @@ type Options struct {
 	Templates  engi.Templates
 	Lifecycle  engi.Lifecycle
 	Snapshots  engi.Snapshots
-	Workspaces Workspaces            // workspaces whose services apps may reach; nil for none
+	Workspaces Workspaces            // workspaces whose services apps may reach, and in which apps may be; nil for none
 	Models     Models                // models for edits; nil for none
 	Log        *slog.Logger          // nil discards
 	Metrics    prometheus.Registerer // nil registers none
@@ -79,6 +81,7 @@ type Service struct {
 	cache     *cache
 	edits     *engi.Shares
 	keys      *idempotency.Keys
+	joining   *engi.KeyedSemaphore[engi.WorkspaceID] // lock of the directories and ports of the apps in a workspace
 	manifests manifests
 	work      sync.WaitGroup     // background work
 	life      context.Context    // context of the background work
@@ -88,7 +91,8 @@ type Service struct {
 	publishers *engi.KeyedSemaphore[engi.Owner] // limits publications to one per owner at a time
 
 	mu   sync.Mutex
-	apps map[engi.AppID]*app // guarded by mu
+	apps map[engi.AppID]*app          // guarded by mu
+	left map[engi.SandboxID]time.Time // times at which checks last left the sandboxes; guarded by mu
 
 	checked map[engi.Owner]bool // guarded by mu; owners whose apps are being checked
 }
@@ -121,7 +125,7 @@ func New(o Options) *Service {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	held := holder.Holder{Sandboxes: o.Sandboxes, Thing: func(sb engi.Sandbox) string { return sb.Notes[noteApp] }, Bound: limits.Bound, Log: o.Log}
-	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), keys: idempotency.NewKeys(nil), apps: map[engi.AppID]*app{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
+	s := &Service{opt: o, sandboxes: held, meter: newMetrics(o.Metrics), cache: newCache(cacheSize), edits: engi.NewShares(maxEdits), keys: idempotency.NewKeys(nil), joining: engi.NewKeyedSemaphore[engi.WorkspaceID](1), apps: map[engi.AppID]*app{}, left: map[engi.SandboxID]time.Time{}, checked: map[engi.Owner]bool{}, publishing: make(chan struct{}, publishers), publishers: engi.NewKeyedSemaphore[engi.Owner](1)}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -261,7 +265,12 @@ var appName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`
 // Create implements [engi.Apps].
 func (s *Service) Create(ctx context.Context, spec engi.AppSpec) (_ engi.App, err error) {
 	defer engi.Annotate(&err, "create app %.70s", spec.Name)
-	spec.Template = cmp.Or(spec.Template, defaultTemplate)
+	if err := checkPlace(spec); err != nil {
+		return engi.App{}, err
+	}
+	if spec.Directory == "" {
+		spec.Template = cmp.Or(spec.Template, defaultTemplate)
+	}
 	if spec.Name != "" && !appName.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
@@ -289,11 +298,24 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 	if err != nil {
 		return Record{}, err
 	}
-	t, err := s.template(ctx, spec.Owner, spec.Template)
-	if err != nil {
-		return Record{}, err
+	if spec.Directory != "" {
+		free, err := s.joining.Acquire(ctx, w.ID)
+		if err != nil {
+			return Record{}, err
+		}
+		defer free()
+		spec.Template = w.Template
+	} else {
+		t, err := s.template(ctx, spec.Owner, spec.Template)
+		if err != nil {
+			return Record{}, err
+		}
+		spec.Port = t.Ports[0]
 	}
 	all, err := s.underLimit(ctx, spec.Owner)
+	if err == nil {
+		err = checkNeighbours(all, w.ID, spec)
+	}
 	if err != nil {
 		return Record{}, err
 	}
@@ -310,7 +332,7 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 	now := time.Now().UTC()
 	r := Record{
 		App: engi.App{
-			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: w.ID, State: engi.AppStarting, Port: t.Ports[0],
+			ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: w.ID, Directory: spec.Directory, Start: spec.Start, State: engi.AppStarting, Port: spec.Port,
 			Metadata: spec.Metadata, Created: now, Used: now,
 		},
 		Env: spec.Env, Network: spec.Network, Idempotency: q.Key, Fingerprint: q.Fingerprint,
@@ -319,7 +341,10 @@ func (s *Service) add(ctx context.Context, spec engi.AppSpec, q idempotency.Requ
 	if spec.Network.Mode == "" && len(spec.Network.Allow) == 0 {
 		r.Network.Mode, r.Network.Allow = s.opt.Network.Mode, s.opt.Network.Allow
 	}
-	if w.ID != "" {
+	switch {
+	case spec.Directory != "":
+		r.Network = engi.NetworkPolicy{} // the sandbox has the workspace's
+	case w.ID != "":
 		if r.Network.Group = w.ID.Group(); r.Network.Mode == engi.NetworkNone {
 			r.Network.Mode = engi.NetworkIsolated // the strictest mode that has groups
 		}
@@ -334,7 +359,7 @@ func (s *Service) workspace(ctx context.Context, spec engi.AppSpec) (w engi.Work
 	case spec.Workspace == "":
 		return w, nil
 	case s.opt.Workspaces == nil:
-		return w, engi.Errorf(engi.Unsupported, "this node has no workspaces").WithRemedy("leave the workspace out")
+		return w, errNoWorkspaces
 	case spec.Network.Group != "":
 		return w, engi.Errorf(engi.Invalid, "an app of a workspace is in the group of the workspace").WithRemedy("leave the group out, or the workspace")
 	}
@@ -359,8 +384,8 @@ func (s *Service) underLimit(ctx context.Context, owner engi.Owner) ([]Record, e
 // openNew opens an app that was just recorded. It deletes the app if it cannot get a sandbox.
 func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) {
 	opened, err := s.Open(ctx, engi.Everyone, string(id))
-	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied) && opened.Sandbox == "" {
-		// The app has no sandbox, and another attempt would fail the same way.
+	if engi.Is(err, engi.Invalid, engi.NotFound, engi.Exhausted, engi.Unsupported, engi.Denied) && opened.Sandbox == "" || opened.Directory != "" && engi.Is(err, engi.Conflict) {
+		// The app has no sandbox, or its directory or port is taken there, and another attempt would fail the same way.
 		late, cancel := s.late(ctx)
 		defer cancel()
 		return engi.App{}, errors.Join(err, s.Remove(late, engi.Everyone, string(id)))
@@ -374,17 +399,22 @@ func (s *Service) openNew(ctx context.Context, id engi.AppID) (engi.App, error) 
 // template returns a template, if it is fit for apps.
 func (s *Service) template(ctx context.Context, owner engi.Owner, name string) (engi.Template, error) {
 	t, err := s.opt.Templates.Get(ctx, name)
-	if err != nil {
-		return t, err
+	if err == nil {
+		err = fit(t, owner)
 	}
+	return t, err
+}
+
+// fit reports why the apps of an owner cannot have a template.
+func fit(t engi.Template, owner engi.Owner) error {
 	switch {
 	case !t.VisibleTo(owner.Reach()):
-		return t, engi.ErrNoTemplate
+		return engi.ErrNoTemplate
 	case t.Start == "" || len(t.Ports) == 0 || t.WorkDir == "" || t.WorkDir == "/":
-		return t, engi.Errorf(engi.Invalid, "the template %s is not for apps", name).
+		return engi.Errorf(engi.Invalid, "the template %s is not for apps", t.Name).
 			WithRemedy("use vite-react, node-api or fastapi, or a template whose definition has working_dir, ports and start")
 	}
-	return t, nil
+	return nil
 }
 
 // Get implements [engi.Apps].
@@ -452,7 +482,7 @@ func (s *Service) Stop(ctx context.Context, viewer engi.Viewer, idOrName string)
 
 var errStopped = engi.Errorf(engi.Conflict, "the app was stopped during the apply").WithRemedy("open it and apply again")
 
-// stopLocked destroys the sandbox, after recording manual changes in it
+// stopLocked destroys the sandbox, or ends the app's server in the sandbox of its workspace, after recording manual changes in it
 // if keep is set.
 func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bool) error {
 	r, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
@@ -462,12 +492,17 @@ func (s *Service) stopLocked(ctx context.Context, a *app, id engi.AppID, keep bo
 	if keep {
 		s.keepChanges(ctx, a, r)
 	}
-	if err := s.sandboxes.Release(ctx, string(id), r.Sandbox, r.State == engi.AppStarting || r.State == engi.AppFailed); err != nil {
+	if r.Directory != "" {
+		err = s.vacate(ctx, a, r)
+	} else {
+		err = s.sandboxes.Release(ctx, string(id), r.Sandbox, r.State == engi.AppStarting || r.State == engi.AppFailed)
+	}
+	if err != nil {
 		return err
 	}
 	a.copy.forget()
 	_, err = s.opt.Store.Change(ctx, id, func(r *Record, tx Tx) error {
-		if r.Sandbox = ""; r.Undo != nil && r.Undo.Snapshot == "" {
+		if r.Sandbox = ""; r.Directory == "" && r.Undo != nil && r.Undo.Snapshot == "" {
 			r.Undo = nil
 		}
 		return become(r, tx, engi.AppStopped, nil)
@@ -484,7 +519,7 @@ func (s *Service) keepChanges(ctx context.Context, a *app, r Record) {
 	if err == nil {
 		defer leave()
 		var t engi.Template
-		if t, err = s.opt.Templates.Get(ctx, r.Template); err == nil {
+		if t, err = s.templateOf(ctx, r); err == nil {
 			_, err = s.capture(ctx, a, r, g, t.WorkDir)
 		}
 	} else if engi.Is(err, engi.NotFound) {

@@ -261,6 +261,13 @@ func TestSandboxIsLost(t *testing.T) {
 // projected waits until the repository in the sandbox has the last revision.
 func projected(t testing.TB, w *fixture, s *app.Service, a engi.App) {
 	t.Helper()
+	if a.Directory != "" { // the history of the workspace takes the place of the repository
+		wait(t, func() bool {
+			r, err := store.Apps(w.db).Find(t.Context(), "ann", string(a.ID))
+			return err == nil && !r.Ahead
+		})
+		return
+	}
 	revs, err := s.Revisions(t.Context(), "ann", string(a.ID), engi.Paging{Limit: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -606,6 +613,7 @@ func TestPowerCuts(t *testing.T) {
 		file("src/B.tsx", "b\n") + file("vite.config.ts", "export default { a: 1 }\n") + `<file path="old.txt" action="delete"/>`
 	random := seed.New(t)
 	for name, text := range map[string]string{
+		"in a workspace": everything, "in a workspace that is lost": everything, "rolled back in a workspace": "",
 		"everything": everything, "broken": strings.Replace(everything, "b\n", "BROKEN\n", 1), "files": file("src/App.tsx", "two\n") + file("new.txt", "new\n"),
 		"manifest": file("package.json", `{"dependencies":{"react":"19","zustand":"1"}}`), "rollback": "",
 	} {
@@ -614,7 +622,7 @@ func TestPowerCuts(t *testing.T) {
 			every := cutEvery()
 			first := random.IntN(every)
 			at := first
-			for cutAt(t, text, at) {
+			for cutAt(t, name, text, at) {
 				at += every
 			}
 			if at < 10 {
@@ -638,12 +646,22 @@ func cutEvery() int {
 }
 
 // cutAt cuts the power after some steps of applying text, or of a rollback to revision 1
-// if text is empty, and reports whether there were so many steps.
-func cutAt(t *testing.T, text string, steps int) bool {
+// if text is empty, and reports whether there were so many steps. The name says where the app is, and whether the sandbox is
+// lost with the power.
+func cutAt(t *testing.T, name, text string, steps int) bool {
 	w := newFixture(t)
 	defer w.db.Close()
+	shared, lost := strings.Contains(name, "workspace"), strings.Contains(name, "lost")
+	if shared {
+		w.openShared(t, map[string]string{"web": ""})
+	}
 	s, stop := w.begin(t)
-	a := create(t, s, "shop")
+	var a engi.App
+	if shared {
+		a = createShared(t, s, "shop", "web")
+	} else {
+		a = create(t, s, "shop")
+	}
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("src/App.tsx", "one\n") + file("old.txt", "old\n")}); last.Kind != engi.AppApplied {
 		t.Fatalf("it ended with %+v", last)
 	}
@@ -690,6 +708,9 @@ func cutAt(t *testing.T, text string, steps int) bool {
 	stop()
 	cut := w.isOff()
 	w.power(-1)
+	if lost {
+		w.change(a.Sandbox, func(b *fakeSandbox) { w.lose(b) })
+	}
 	s, stop = w.begin(t)
 	defer stop()
 	if _, err := s.Open(t.Context(), "ann", "shop"); err != nil {
@@ -699,10 +720,13 @@ func cutAt(t *testing.T, text string, steps int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Applying != 0 || r.Undo != nil || r.State != engi.AppReady || r.Sandbox != a.Sandbox {
+	if r.Applying != 0 || r.Undo != nil || r.State != engi.AppReady || r.Sandbox != a.Sandbox && !lost {
 		t.Errorf("after %d steps the app is %+v", steps, r)
 	}
 	wantSame(t, w, s, "shop")
+	if shared {
+		w.wantOnly(t, r.App)
+	}
 	if now := recorded(t, s, "shop", 0); r.Revision == 2 && !maps.Equal(now, old) {
 		t.Errorf("after %d steps, revision 2 has changed", steps)
 	} else if r.Revision > 3 {

@@ -32,6 +32,11 @@ func (s *Service) Apply(ctx context.Context, spec engi.ApplySpec) (_ int64, err 
 	if err != nil {
 		return 0, err
 	}
+	if spec.Snapshot {
+		if err := r.alone("snapshots"); err != nil {
+			return 0, err
+		}
+	}
 	j := job{ApplySpec: spec, request: idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}}
 	spec.Viewer, spec.App, spec.Actor, spec.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
 	j.request.Fingerprint = idempotency.Fingerprint(spec)
@@ -604,7 +609,7 @@ func (s *Service) carryOut(ctx context.Context, u *use, p plan, say *reporter) (
 		return err
 	}
 	u.rec = r
-	s.projectLater(ctx, u)
+	s.projectLater(ctx, u.app, u.dir)
 	if r.Stray.any() {
 		s.tidyLater(ctx, r.ID)
 	}
@@ -670,7 +675,7 @@ func (s *Service) putAllBack(ctx context.Context, u *use) (done bool, err error)
 		return false, err
 	}
 	if u.rec.Undo == nil {
-		s.projectLater(ctx, u)
+		s.projectLater(ctx, u.app, u.dir)
 		return true, nil
 	}
 	// The end of the apply's context may have interrupted a call, so the files are

@@ -18,6 +18,9 @@ func (s *Service) Branch(ctx context.Context, spec engi.BranchSpec) (_ engi.App,
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.70q is not a name", spec.Name).WithRemedy("use 1 to 63 letters, digits and dashes")
 	}
 	from, err := s.opt.Store.Find(ctx, spec.Viewer, spec.App)
+	if err == nil {
+		err = from.alone("branches")
+	}
 	if err != nil {
 		return engi.App{}, err
 	}

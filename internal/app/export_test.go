@@ -46,3 +46,6 @@ func Diff(old, now string) string {
 
 // Describe returns the record of a file.
 func Describe(path string, content []byte) File { return describe(path, content, fileMode) }
+
+// EndScript is the script that ends the server of an app in a workspace.
+const EndScript = endScript

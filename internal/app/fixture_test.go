@@ -87,8 +87,12 @@ type fakeSandbox struct {
 	serves  string    // content that its server read when it started
 	procs   []*process
 	gone    bool
-	conns   int           // number of times that its connections were ended
-	dead    chan struct{} // closed when the sandbox has ended
+	dir     string          // directory of the app; empty means appDir
+	dirs    map[string]bool // directories without files, in the sandbox of a workspace
+	tag     string          // tag of its server; empty means that of a template's
+	other   bool            // another program listens at the port
+	conns   int             // number of times that its connections were ended
+	dead    chan struct{}   // closed when the sandbox has ended
 }
 
 // lose ends a sandbox and its processes. The caller holds the lock.
@@ -100,9 +104,12 @@ func (w *fixture) lose(b *fakeSandbox) {
 	}
 }
 
+// app returns the directory of the app.
+func (b *fakeSandbox) app() string { return cmp.Or(b.dir, appDir) }
+
 // settings are files that the server reads only when it starts.
 func (b *fakeSandbox) settings() string {
-	return b.files[appDir+"/vite.config.ts"].data + b.files[appDir+"/package.json"].data
+	return b.files[b.app()+"/vite.config.ts"].data + b.files[b.app()+"/package.json"].data
 }
 
 type node struct {
@@ -244,7 +251,7 @@ func (w *fixture) tracked(id engi.SandboxID) map[string]string {
 	defer w.mu.Unlock()
 	all := map[string]string{}
 	for p, n := range w.boxes[id].files {
-		rest, ok := strings.CutPrefix(p, appDir+"/")
+		rest, ok := strings.CutPrefix(p, w.boxes[id].app()+"/")
 		if ok && n.mode.IsRegular() && app.CheckPath(rest) == nil {
 			all[rest] = n.data
 		}
@@ -549,7 +556,7 @@ func (x boxes) Samples(context.Context, engi.Viewer, engi.SandboxID, time.Time, 
 
 func (b *fakeSandbox) put(p, text string) {
 	if !strings.HasPrefix(p, "/") {
-		p = appDir + "/" + p
+		p = b.app() + "/" + p
 	}
 	b.clock = b.clock.Add(time.Nanosecond)
 	b.files[p] = node{data: text, mode: 0o644, modified: b.clock}
@@ -562,7 +569,7 @@ func (b *fakeSandbox) isDir(p string) bool {
 			return true
 		}
 	}
-	return p == appDir
+	return b.dir == "" && p == appDir || b.dirs[p]
 }
 
 func (b *fakeSandbox) info(p string) (engi.FileInfo, bool) {
@@ -654,7 +661,7 @@ func (g *fakeGuest) Move(ctx context.Context, from, to string) error {
 		delete(g.b.files, from)
 		g.b.files[to] = n
 		if strings.Contains(n.data, "CRASH") { // the page is being viewed
-			g.b.log += "1:02:03 PM [vite] (client) [Unhandled error] TypeError: Cannot read properties of undefined (reading 'x')\n > App " + strings.TrimPrefix(to, appDir+"/") + ":1:1\n"
+			g.b.log += "1:02:03 PM [vite] (client) [Unhandled error] TypeError: Cannot read properties of undefined (reading 'x')\n > App " + strings.TrimPrefix(to, g.b.app()+"/") + ":1:1\n"
 		}
 		return nil
 	})
@@ -748,7 +755,7 @@ func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
 		g.w.deaf--
 		return nil, engi.Errorf(engi.Unavailable, "it does not answer")
 	}
-	if !g.b.server {
+	if !g.b.server && !g.b.other {
 		return nil, engi.Errorf(engi.Unavailable, "nothing listens there")
 	}
 	here, there := net.Pipe()
@@ -764,7 +771,7 @@ func (g *fakeGuest) Dial(ctx context.Context, _ int) (net.Conn, error) {
 			g.w.mu.Lock()
 			return
 		}
-		file := appDir + r.URL.Path
+		file := g.b.app() + r.URL.Path
 		if r.URL.Path == "/" {
 			file += "index.html"
 		}
@@ -816,10 +823,10 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 	g.w.mu.Lock()
 	slow, pace := g.w.slow, g.w.pace
 	g.w.mu.Unlock()
-	if c.Tag == "start" {
+	if strings.HasPrefix(c.Tag, "start") {
 		p.server = true
 		return p, g.w.act(g.b, func() error {
-			g.b.server, g.b.serves = true, g.b.settings()
+			g.b.server, g.b.serves, g.b.tag = true, g.b.settings(), c.Tag
 			g.b.starts++
 			if strings.Contains(g.b.serves, "DIES") {
 				g.b.server, p.code = false, 1
@@ -828,16 +835,25 @@ func (g *fakeGuest) Start(ctx context.Context, c engi.Command) (engi.Process, er
 			return nil
 		})
 	}
-	if c.Tag == "browser" {
+	if strings.HasPrefix(c.Tag, "browser") {
 		return g.startBrowser()
 	}
-	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -KILL -- -"); ok {
+	if rest, ok := strings.CutPrefix(c.Args[len(c.Args)-1], "kill -s KILL -- -"); ok {
 		close(p.done)
 		return p, g.w.act(g.b, func() error {
 			for _, q := range g.b.procs {
-				if fmt.Sprint(q.PID()) == rest {
+				if fmt.Sprintf("%d %[1]d", q.PID()) == rest {
 					q.end()
 				}
+			}
+			return nil
+		})
+	}
+	if len(c.Args) > 4 && c.Args[3] == "end" { // the processes of the server of an app in a workspace
+		close(p.done)
+		return p, g.w.act(g.b, func() error {
+			if c.Args[4] == "ENGI_APP="+strings.TrimPrefix(g.b.tag, "start-") {
+				g.b.server = false
 			}
 			return nil
 		})
@@ -911,7 +927,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 	case c.Args[0] == "npm" && c.Args[1] == "run":
 		for name, n := range g.b.files {
 			if strings.Contains(n.data, "TYPEERROR") {
-				p.code, p.output = 2, p.output+strings.TrimPrefix(name, appDir+"/")+"(1,1): error TS2322: Type 'string' is not assignable to type 'number'.\n"
+				p.code, p.output = 2, p.output+strings.TrimPrefix(name, g.b.app()+"/")+"(1,1): error TS2322: Type 'string' is not assignable to type 'number'.\n"
 			}
 		}
 	case c.Args[0] == "npm":
@@ -925,7 +941,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 			return
 		}
 		m := map[string]any{} // npm keeps unknown fields
-		if err := json.Unmarshal([]byte(g.b.files[appDir+"/package.json"].data), &m); err != nil {
+		if err := json.Unmarshal([]byte(g.b.files[g.b.app()+"/package.json"].data), &m); err != nil {
 			p.code, p.output = 1, "npm error EJSONPARSE\n"
 			return
 		}
@@ -957,7 +973,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 			raw, _ := json.Marshal(m)
 			g.b.put("package.json", string(raw))
 		}
-		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, appDir+"/node_modules/") })
+		maps.DeleteFunc(g.b.files, func(q string, _ node) bool { return strings.HasPrefix(q, g.b.app()+"/node_modules/") })
 		for name := range have {
 			g.b.put("node_modules/"+name+"/index.js", name)
 		}
@@ -975,7 +991,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 		}
 		all := c.Args[slices.Index(c.Args, "--")+1:]
 		if slices.Contains(c.Args, "--requirement=requirements.txt") {
-			all = strings.Fields(g.b.files[appDir+"/requirements.txt"].data)
+			all = strings.Fields(g.b.files[g.b.app()+"/requirements.txt"].data)
 		}
 		for _, r := range all {
 			name, version, _ := strings.Cut(r, "==")
@@ -996,7 +1012,7 @@ func (g *fakeGuest) run(p *process, c engi.Command) {
 		words := strings.SplitN(c.Args[2], " ", 3)
 		g.b.put(words[1], words[2])
 	case c.Args[2] == "judge": // prints the text in src/App.tsx after "JUDGE "
-		_, text, _ := strings.Cut(g.b.files[appDir+"/src/App.tsx"].data, "JUDGE ")
+		_, text, _ := strings.Cut(g.b.files[g.b.app()+"/src/App.tsx"].data, "JUDGE ")
 		p.output = text + "\n"
 		if strings.Contains(text, "FAIL") {
 			p.code = 1
@@ -1018,10 +1034,30 @@ func (g *fakeGuest) Attach(ctx context.Context, name string) (engi.Process, erro
 			return p, nil
 		}
 	}
-	if name != "start" || !g.b.server {
+	if name != cmp.Or(g.b.tag, "start") || !g.b.server {
 		return nil, errNoFile
 	}
 	return &process{w: g.w, b: g.b, server: true, done: make(chan struct{}), output: "ready\n" + g.b.log}, nil
+}
+
+// Processes lists the server.
+func (g *fakeGuest) Processes(ctx context.Context) ([]engi.ProcessInfo, error) {
+	if err := g.step(ctx, "processes"); err != nil {
+		return nil, err
+	}
+	g.w.mu.Lock()
+	defer g.w.mu.Unlock()
+	return []engi.ProcessInfo{{Tag: g.b.tag, Ended: !g.b.server}}, nil
+}
+
+func (g *fakeGuest) MakeDir(ctx context.Context, p string) error {
+	if err := g.step(ctx, "mkdir"); err != nil {
+		return err
+	}
+	return g.w.act(g.b, func() error {
+		g.b.dirs[p] = true
+		return nil
+	})
 }
 
 type process struct {

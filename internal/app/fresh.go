@@ -104,7 +104,7 @@ func (s *Service) lockToRead(ctx context.Context, a *app, id engi.AppID) (unlock
 // captureHands records manual changes in a sandbox, or returns the time after which
 // it may do so again. The caller holds the app's lock.
 func (s *Service) captureHands(ctx context.Context, a *app, r Record) (_ Record, wait time.Duration, err error) {
-	t, err := s.opt.Templates.Get(ctx, r.Template)
+	t, err := s.templateOf(ctx, r)
 	if err != nil {
 		return r, 0, err
 	}

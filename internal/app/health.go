@@ -23,7 +23,6 @@ type health struct {
 	memory  int64
 	failed  []bool               // outcomes of recent operations
 	turning map[string]time.Time // times since which metrics disagree with the alerts
-	left    time.Time            // time at which a check last left the sandbox
 }
 
 func (h health) errors() float64 {
@@ -73,6 +72,7 @@ func (s *Service) checkAll(ctx context.Context) {
 		return
 	}
 	s.meter.count(all)
+	s.keepLeft(all)
 	var memory int64
 	apps := map[engi.Owner][]Record{}
 	for _, r := range all {
@@ -130,7 +130,7 @@ func (s *Service) checkInUse(ctx context.Context, r Record) error {
 			return err
 		}
 	}
-	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(a.snapshot().left)) {
+	if !gone && (err != nil || sb.State != engi.Running || !sb.Active.After(s.leftAt(r.Sandbox))) {
 		return nil
 	}
 	unlock, ok := a.locked.Try()
@@ -150,7 +150,9 @@ func (s *Service) lose(ctx context.Context, r Record) error {
 		if now.Sandbox != r.Sandbox {
 			return nil
 		}
-		now.Sandbox, now.Undo = "", nil
+		if now.Sandbox = ""; now.Directory == "" {
+			now.Undo = nil
+		}
 		return become(now, tx, engi.AppStopped, nil)
 	})
 	return err
@@ -164,7 +166,7 @@ func (s *Service) rest(ctx context.Context, r Record) error {
 
 // checkOne checks an app and acts on the result. The caller holds the app's lock.
 func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
-	t, err := s.opt.Templates.Get(ctx, r.Template)
+	t, err := s.templateOf(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -179,9 +181,9 @@ func (s *Service) checkOne(ctx context.Context, a *app, r Record) error {
 	u := &use{app: a, rec: r, t: t, g: g, dir: t.WorkDir, leave: leave}
 	defer func() {
 		u.leave()
-		a.mu.Lock()
-		a.health.left = time.Now().Add(time.Second) // leaving counts as the last use of the sandbox
-		a.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.left[r.Sandbox] = time.Now().Add(time.Second) // leaving counts as the last use of the sandbox
 	}()
 	h := s.look(ctx, u)
 	all := s.measures(a, h, t.Size.Or(size).Memory)
@@ -207,7 +209,9 @@ func (s *Service) look(ctx context.Context, u *use) health {
 	err := u.probe(ctx)
 	took := time.Since(began)
 	var memory int64
-	if samples, e := s.opt.Sandboxes.Samples(ctx, engi.Everyone, u.rec.Sandbox, time.Now().Add(-time.Minute), time.Time{}); e == nil && len(samples) > 0 {
+	if u.rec.Directory != "" {
+		memory = 0 // the samples are of all programs in the workspace
+	} else if samples, e := s.opt.Sandboxes.Samples(ctx, engi.Everyone, u.rec.Sandbox, time.Now().Add(-time.Minute), time.Time{}); e == nil && len(samples) > 0 {
 		memory = samples[len(samples)-1].Memory
 	}
 	u.app.count(err != nil)
@@ -236,7 +240,7 @@ func (s *Service) Status(ctx context.Context, viewer engi.Viewer, idOrName strin
 	h := a.snapshot()
 	if r.Sandbox != "" {
 		if s.sandboxes.Runs(ctx, r.Sandbox) {
-			t, err := s.opt.Templates.Get(ctx, r.Template)
+			t, err := s.templateOf(ctx, r)
 			if err != nil {
 				return st, err
 			}

@@ -238,14 +238,14 @@ func (s *Service) Logs(ctx context.Context, viewer engi.Viewer, idOrName, after 
 		return engi.AppLogs{}, err
 	}
 	defer leave()
-	p, err := g.Attach(ctx, serviceTag)
+	p, err := g.Attach(ctx, r.tag(serviceTag))
 	if engi.Is(err, engi.NotFound) {
 		return engi.AppLogs{}, nil
 	}
 	if err != nil {
 		return engi.AppLogs{}, err
 	}
-	t, err := s.template(ctx, r.Owner, r.Template)
+	t, err := s.templateOf(ctx, r)
 	if err != nil {
 		return engi.AppLogs{}, err
 	}

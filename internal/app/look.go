@@ -107,7 +107,7 @@ func (s *Service) visit(ctx context.Context, viewer engi.Viewer, idOrName string
 
 // browse starts a browser in the sandbox for f, and ends it with all its child processes.
 func (s *Service) browse(ctx context.Context, u *use, width, height int, f func(ctx context.Context, b *browser) error) error {
-	if err := u.end(ctx, browserTag); err != nil { // a browser of a node that was killed
+	if err := u.end(ctx, u.rec.tag(browserTag)); err != nil { // a browser of a node that was killed
 		return err
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, browserTime, engi.Errorf(engi.Expired, "it took longer than %v", browserTime))
@@ -123,10 +123,10 @@ func (s *Service) browse(ctx context.Context, u *use, width, height int, f func(
 	}
 	late, stop := s.late(ctx)
 	defer stop()
-	if e := u.end(late, browserTag); e != nil {
+	if e := u.end(late, u.rec.tag(browserTag)); e != nil {
 		return errors.Join(err, e)
 	}
-	return errors.Join(err, u.g.Remove(late, browserDir))
+	return errors.Join(err, u.g.Remove(late, u.rec.tag(browserDir)))
 }
 
 // A sight is the result of viewing an app in a browser.

@@ -36,7 +36,7 @@ const (
 // one app in a single process, which uses a third less CPU. When Chromium ends, the script kills
 // all processes that it has left.
 const startBrowser = `b=$(command -v chromium-headless-shell) || { echo 'the template has no chromium-headless-shell' >&2; exit 1; }
-d=` + browserDir + `
+d=$1
 rm -rf "$d" && mkdir -m 700 "$d" && cd "$d" || exit 1
 exec 3<&0 4>&1 </dev/null >/dev/null
 "$b" --remote-debugging-pipe --user-data-dir="$d" --no-sandbox --no-zygote --single-process --disable-gpu --disable-dev-shm-usage \
@@ -145,7 +145,7 @@ func listen(ctx context.Context, p engi.Process) <-chan said {
 // openBrowser starts a browser with one empty page. The caller ends the browser, also after an
 // error, and receives from says until it is closed.
 func (u *use) openBrowser(ctx context.Context, width, height int) (*browser, error) {
-	p, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", startBrowser}, Stdin: engi.StdinPipe, Timeout: browserTime, Tag: browserTag, Output: 256 << 10})
+	p, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", startBrowser, "browser", u.rec.tag(browserDir)}, Stdin: engi.StdinPipe, Timeout: browserTime, Tag: u.rec.tag(browserTag), Output: 256 << 10})
 	if err != nil {
 		return nil, err
 	}

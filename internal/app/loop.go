@@ -64,6 +64,11 @@ func (s *Service) Edit(ctx context.Context, spec engi.EditSpec) (seq int64, err 
 	if err != nil {
 		return 0, err
 	}
+	if spec.Attempts > 1 {
+		if err := r.alone("attempts"); err != nil {
+			return 0, err
+		}
+	}
 	request := idempotency.Request{Owner: r.Owner, Key: spec.Idempotency}
 	about := spec
 	about.Viewer, about.App, about.Actor, about.Idempotency = r.Owner.Viewer(), string(r.ID), "", ""
@@ -195,7 +200,7 @@ func (e *session) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.template(ctx, r.Owner, r.Template)
+	t, err := s.templateOf(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -574,7 +579,7 @@ func (s *Service) logSince(ctx context.Context, r Record, from mark, wait time.D
 		return "", now, err
 	}
 	defer leave()
-	p, err := g.Attach(ctx, serviceTag)
+	p, err := g.Attach(ctx, r.tag(serviceTag))
 	if engi.Is(err, engi.NotFound) {
 		return "", now, nil
 	}

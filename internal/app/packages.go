@@ -157,7 +157,7 @@ const commandTag = "apply"
 // run runs a program in the app's directory and returns its exit code, or -1 if a signal or
 // the time limit has ended it.
 func (u *use) run(ctx context.Context, limit time.Duration, line func(string), args ...string) (code int, err error) {
-	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: map[string]string{"CI": "1", "NO_COLOR": "1"}, Timeout: limit, Tag: commandTag})
+	p, err := u.g.Start(ctx, engi.Command{Args: args, Dir: u.dir, Env: u.env(map[string]string{"CI": "1", "NO_COLOR": "1"}), Timeout: limit, Tag: u.rec.tag(commandTag)})
 	if err != nil {
 		return 0, err
 	}
@@ -187,7 +187,9 @@ func (u *use) end(ctx context.Context, tag string) error {
 	if err != nil {
 		return engi.Ignore(err, engi.NotFound)
 	}
-	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -KILL -- -%d", p.PID())}, Timeout: guestTime})
+	// dash knows -- after -s KILL only, and not after -KILL. The process itself is named, too, because in gVisor a stopped
+	// one may survive a signal to its group.
+	killer, err := u.g.Start(ctx, engi.Command{Args: []string{u.shell(), "-c", fmt.Sprintf("kill -s KILL -- -%d %[1]d", p.PID())}, Timeout: guestTime})
 	if err != nil {
 		return err
 	}

@@ -85,7 +85,10 @@ func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err e
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.template(ctx, r.Owner, r.Template)
+	t, err := s.templateOf(ctx, r)
+	if err == nil && r.Directory == "" {
+		err = fit(t, r.Owner)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -144,12 +147,15 @@ func (s *Service) enter(ctx context.Context, a *app, repair bool) (_ *use, err e
 			return nil, err
 		}
 	}
-	s.projectLater(ctx, u)
+	s.projectLater(ctx, a, u.dir)
 	return u, nil
 }
 
 // boot enters the sandbox of an app. If there is none, boot creates one; booted is true then.
 func (s *Service) boot(ctx context.Context, u *use) (booted bool, err error) {
+	if u.rec.Directory != "" {
+		return s.join(ctx, u)
+	}
 	var snapshot engi.SnapshotID // snapshot from which a new sandbox starts
 	booted, err = s.sandboxes.Open(ctx, holder.Claim{
 		Thing: string(u.rec.ID), Key: string(u.rec.ID), Sandbox: u.rec.Sandbox, Boots: u.rec.Boots,
@@ -215,7 +221,7 @@ func (s *Service) restore(ctx context.Context, u *use) error {
 	if u.rec.Undo == nil {
 		return nil
 	}
-	if err := u.end(ctx, commandTag); err != nil {
+	if err := u.end(ctx, u.rec.tag(commandTag)); err != nil {
 		return err
 	}
 	if _, err := u.clearStage(ctx); err != nil {
@@ -223,6 +229,10 @@ func (s *Service) restore(ctx context.Context, u *use) error {
 	}
 	if u.rec.Revision > 0 {
 		if err := s.putBack(ctx, u, *u.rec.Undo); err != nil {
+			return err
+		}
+	} else if u.rec.Undo.Packages {
+		if err := s.install(ctx, u, nil, func(string) {}); err != nil {
 			return err
 		}
 	}
@@ -339,8 +349,9 @@ func (u *use) write(ctx context.Context, put []content, removed []string) (err e
 // clearStage empties the staging directory, which holds files before they are moved
 // into place, and returns its path.
 func (u *use) clearStage(ctx context.Context) (stage string, err error) {
-	stage = u.dir + "/" + stageDir
-	if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.Is(err, engi.NotFound) {
+	if stage = u.dir + "/" + stageDir; u.rec.Directory != "" {
+		stage = sharedStage + string(u.rec.ID)
+	} else if _, err := u.g.Stat(ctx, path.Dir(stage)); engi.Is(err, engi.NotFound) {
 		stage = u.dir + "/.vite/engi-stage"
 	}
 	return stage, u.g.Remove(ctx, stage)
@@ -441,10 +452,16 @@ func (s *Service) capture(ctx context.Context, a *app, r Record, g engi.Guest, d
 	message := "Changed in the sandbox"
 	if r.Revision == 0 {
 		message = "Begin with the template " + r.Template
+		if r.Directory != "" {
+			message = "Begin with the files of " + r.Directory
+		}
 	}
+	before := r.Revision
 	r, _, err = s.revise(ctx, r, now, contents, engi.Revision{Message: message}, nil)
 	if err != nil {
 		a.copy.forget() // the files that were read are not recorded
+	} else if r.Directory != "" && r.Revision != before {
+		s.projectLater(ctx, a, dir)
 	}
 	return r, err
 }
@@ -488,7 +505,7 @@ func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[s
 			if err := tx.Revise(rev, put, removed, contents, Bounds{maxRevisions, maxHistory, maxStored}); err != nil {
 				return err
 			}
-			r.Revision = rev.Number
+			r.Revision, r.Ahead = rev.Number, r.Directory != ""
 		}
 		if also != nil {
 			return also(r, tx, rev)
@@ -499,9 +516,9 @@ func (s *Service) revise(ctx context.Context, r Record, now tree, contents map[s
 	return r, rev, err
 }
 
-// projectLater updates the git repository in the background.
-func (s *Service) projectLater(ctx context.Context, u *use) {
-	id, a, dir := u.rec.ID, u.app, u.dir
+// projectLater updates the git repository in the background, or the history of the app's workspace.
+func (s *Service) projectLater(ctx context.Context, a *app, dir string) {
+	id := a.id
 	select {
 	case a.gitNext <- struct{}{}:
 	default:
@@ -516,6 +533,9 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 		defer unlock()
 		err = retry(ctx, projectTries, func() error {
 			rec, err := s.opt.Store.Find(ctx, engi.Everyone, string(id))
+			if err == nil && rec.Directory != "" {
+				return s.handOver(ctx, rec)
+			}
 			if err != nil || rec.Sandbox == "" {
 				return err
 			}
@@ -527,7 +547,7 @@ func (s *Service) projectLater(ctx context.Context, u *use) {
 			return s.project(ctx, rec, g, dir)
 		})
 		if err != nil && ctx.Err() == nil && !engi.Is(err, engi.NotFound) {
-			s.opt.Log.WarnContext(ctx, "update the git repository of an app; the next revision tries again", "app", id, "error", err)
+			s.opt.Log.WarnContext(ctx, "update the git repository of an app, or the history of its workspace; the next revision tries again", "app", id, "error", err)
 		}
 	}) {
 		<-a.gitNext

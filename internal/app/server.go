@@ -70,6 +70,9 @@ func (u *use) probe(ctx context.Context) error {
 	if err == nil && status >= 500 {
 		err = engi.Errorf(engi.Unavailable, "the app's server answers with %d: %.500s", status, strings.TrimSpace(string(body)))
 	}
+	if err == nil && u.rec.Directory != "" {
+		err = u.alive(ctx)
+	}
 	return err
 }
 
@@ -79,11 +82,16 @@ func (u *use) start(ctx context.Context) (engi.Process, error) {
 	if err := u.stopServer(ctx); err != nil {
 		return nil, err
 	}
+	if u.rec.Directory != "" {
+		if err := u.portFree(ctx); err != nil {
+			return nil, err
+		}
+	}
 	shell := u.t.Shell
 	if shell == "" {
 		shell = "/bin/sh"
 	}
-	return u.g.Start(ctx, engi.Command{Args: []string{shell, "-c", u.t.Start}, Dir: u.dir, Tag: serviceTag})
+	return u.g.Start(ctx, engi.Command{Args: []string{shell, "-c", u.t.Start}, Dir: u.dir, Env: u.serverEnv(), Tag: u.rec.tag(serviceTag)})
 }
 
 // restart restarts the app's server and waits until it answers.
@@ -132,6 +140,9 @@ func (u *use) serverError(ctx context.Context, p engi.Process, err error) error 
 
 // stopServer ends the app's server, if it is running.
 func (u *use) stopServer(ctx context.Context) error {
+	if u.rec.Directory != "" {
+		return u.endServer(ctx)
+	}
 	for _, signal := range []string{"TERM", "KILL"} {
 		p, err := u.g.Attach(ctx, serviceTag)
 		if err == nil {

@@ -95,7 +95,14 @@ func (s *Service) tryKeep(ctx context.Context, u *use, say *reporter) (Snapshot,
 // Snapshot implements [engi.Apps].
 func (s *Service) Snapshot(ctx context.Context, viewer engi.Viewer, idOrName string) (rev engi.Revision, err error) {
 	defer engi.Annotate(&err, "keep a snapshot of app %.70s", idOrName)
-	u, err := s.open(ctx, viewer, idOrName, how{idle: true, capture: true})
+	r, err := s.opt.Store.Find(ctx, viewer, idOrName)
+	if err == nil {
+		err = r.alone("snapshots")
+	}
+	if err != nil {
+		return rev, err
+	}
+	u, err := s.open(ctx, viewer, string(r.ID), how{idle: true, capture: true})
 	if err != nil {
 		return rev, err
 	}
@@ -195,7 +202,7 @@ func (s *Service) Restore(ctx context.Context, viewer engi.Viewer, idOrName stri
 	if err != nil {
 		return rev, err
 	}
-	if err := r.busy(0); err != nil {
+	if err := cmp.Or(r.alone("snapshots"), r.busy(0)); err != nil {
 		return rev, err
 	}
 	k, err := s.snapshotOf(ctx, r, number)
@@ -306,7 +313,7 @@ func (s *Service) replace(ctx context.Context, a *app, id engi.AppID, k Snapshot
 		return rev, err
 	}
 	u.rec = r
-	s.projectLater(ctx, u)
+	s.projectLater(ctx, u.app, u.dir)
 	return s.revisionOf(ctx, r, rev.Number)
 }
 

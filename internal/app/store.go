@@ -18,6 +18,7 @@ type Record struct {
 	Undo        *Undo // changes of an unfinished apply that must be undone; nil for none
 	Snapshots   []Snapshot
 	Stray       Stray
+	Ahead       bool // the workspace of an app with Directory may not have recorded the files of the last revision
 	Idempotency string
 	Fingerprint string // fingerprint of the request that created the app
 }

@@ -34,12 +34,18 @@ import (
 //     uses the app. The branches of attempts are removed.
 //  7. Remove ends what is under way, destroys the sandbox, and deletes the history and
 //     snapshots. The app is NotFound from then on.
+//  8. An app with a Directory has its files in that directory of its workspace, and its server runs
+//     in the workspace's sandbox, in which sessions, people and other apps work too. Using it starts
+//     the workspace. Stop and Remove end the server, and leave the files and the sandbox as they
+//     are. Branches, attempts and snapshots of it are Unsupported.
 type App struct {
 	ID        AppID
 	Owner     Owner
 	Name      string      // unique per owner
 	Template  string      // template of the first revision: vite-react, node-api, fastapi or one of the operator's
 	Workspace WorkspaceID // workspace whose services it reaches by name; empty for none
+	Directory string      // directory of the workspace with the app's files; empty for an app with a sandbox of its own
+	Start     string      // shell command of the server of an app with Directory; empty for other apps
 	State     AppState
 	Sandbox   SandboxID // empty if the app has no sandbox
 	Port      int       // port of the app's server
@@ -54,6 +60,10 @@ type App struct {
 	Published Publication
 	AttemptOf AppID // app whose edit made this branch for an attempt, which is deleted with that edit; empty for other apps
 }
+
+// Shows reports whether the preview of the app may show a port of its sandbox. The other ports of a
+// workspace's sandbox belong to the workspace.
+func (a App) Shows(port int) bool { return a.Directory == "" || port == a.Port }
 
 // An AppState is a point in the life of an app.
 type AppState string
@@ -93,6 +103,9 @@ type AppSpec struct {
 	Name        string // 1 to 63 letters, digits and dashes; empty means a generated name
 	Template    string // empty means vite-react
 	Workspace   string `json:",omitzero"` // ID or name of a workspace of the owner, whose services the app reaches by name; empty for none
+	Directory   string `json:",omitzero"` // directory of the workspace with the app's files; the server runs in the workspace's sandbox, and Template and Network are empty; empty for a sandbox of the app's own
+	Start       string `json:",omitzero"` // shell command that starts the server; required with Directory, empty without
+	Port        int    `json:",omitzero"` // port of the server, unique among the apps in the workspace; required with Directory, 0 without
 	Replace     bool   // stop the other apps of the owner first, as some clients expect
 	Metadata    map[string]string
 	Env         map[string]string // environment variables of the sandbox

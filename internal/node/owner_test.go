@@ -211,7 +211,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"create-sandbox template":   `POST /v1/sandboxes {"template":"HERS"}`,
 		"create-session template":   `POST /v1/sessions {"template":"HERS"}`,
 		"create-app template":       `POST /v1/apps {"template":"HERS"}`,
-		"create-app workspace":      `POST /v1/apps {"workspace":"WSPID"}`,
+		"create-app workspace":      `POST /v1/apps {"workspace":"WSPID","directory":"web","start":"true","port":3000}`,
 		"create-session workspace":  `POST /v1/sessions {"workspace":"WSPID"}`,
 		"create-workspace template": `POST /v1/workspaces {"template":"HERS"}`,
 		"list-workspaces ?cursor":   `GET /v1/workspaces?cursor=WSPID`,

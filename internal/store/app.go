@@ -46,6 +46,9 @@ type appDetail struct {
 	Stray     app.Stray        `json:"stray,omitzero"`
 	AttemptOf engi.AppID       `json:"attempt_of,omitempty"`
 	Workspace engi.WorkspaceID `json:"workspace,omitempty"`
+	Directory string           `json:"directory,omitempty"`
+	Start     string           `json:"start,omitempty"`
+	Ahead     bool             `json:"ahead,omitempty"`
 
 	Sealed []byte `json:"sealed,omitempty"` // replaces Env and Network if one of them may be secret
 }
@@ -86,7 +89,7 @@ func (db *DB) appValues(r app.Record) ([]any, error) {
 		p = &publication{Revision: x.Revision, At: nanos(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}
 	detail, err := db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
-		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf, Workspace: r.Workspace,
+		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf, Workspace: r.Workspace, Directory: r.Directory, Start: r.Start, Ahead: r.Ahead,
 	})
 	if err != nil {
 		return nil, err
@@ -120,6 +123,7 @@ func (db *DB) scanApp(row scanner) (r app.Record, err error) {
 	r.Template, r.State, r.Sandbox, r.Port, r.Revision, r.Applying, r.Editing = d.Template, d.State, d.Sandbox, d.Port, d.Revision, d.Applying, d.Editing
 	r.Error, r.Metadata, r.Boots, r.Undo, r.Env, r.Network = d.Error.decode(), d.Metadata, d.Boots, d.Undo, d.Env, d.Network
 	r.Alerts, r.Snapshots, r.Stray, r.AttemptOf, r.Workspace = d.Alerts, d.Snapshots, d.Stray, d.AttemptOf, d.Workspace
+	r.Directory, r.Start, r.Ahead = d.Directory, d.Start, d.Ahead
 	if x := d.Published; x != nil {
 		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}

@@ -112,6 +112,7 @@ func appPromises(t *testing.T, open func(t *testing.T) appFixture) {
 		want.Metadata, want.Env, want.Port = map[string]string{"a": "b"}, map[string]string{"KEY": "secret"}, 5173
 		want.Network = engi.NetworkPolicy{Mode: engi.NetworkRestricted, Allow: []string{"packages"}, Headers: []engi.HeaderRule{{Host: "h", Headers: map[string]string{"A": "secret"}}}}
 		want.Sandbox, want.Applying, want.Editing, want.Boots, want.Idempotency, want.Fingerprint = engi.NewSandboxID(), 7, 5, 3, "k", "f"
+		want.Workspace, want.Directory, want.Start, want.Ahead = engi.NewWorkspaceID(), "web", "npm start", true
 		want.Error = engi.Errorf(engi.Exhausted, "full").WithRemedy("wait")
 		want.Alerts = []engi.AppAlert{{Metric: "memory", Value: 0.9, Limit: 0.8, Action: engi.AppActRestartServer, Text: "t", Since: time.Now().UTC(), Seq: 3, Acted: true}}
 		want.Published = engi.Publication{Revision: 2, At: time.Now().UTC(), Files: 3, Bytes: 4, Private: true}

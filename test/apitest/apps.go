@@ -163,7 +163,10 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 	if x, err := a.repeated(request); x != nil || err != nil {
 		return x.copyOf(), err
 	}
-	spec.Template, spec.Name = cmp.Or(spec.Template, "vite-react"), cmp.Or(spec.Name, fmt.Sprint("app-", len(a.all)+1))
+	if (spec.Directory == "") != (spec.Start == "") || (spec.Directory == "") != (spec.Port == 0) || spec.Directory != "" && (spec.Workspace == "" || spec.Template != "") {
+		return engi.App{}, engi.Errorf(engi.Invalid, "an app in a workspace needs a directory, a start command and a port").WithRemedy("give all of them, or none")
+	}
+	spec.Template, spec.Name, spec.Port = cmp.Or(spec.Template, "vite-react"), cmp.Or(spec.Name, fmt.Sprint("app-", len(a.all)+1)), cmp.Or(spec.Port, 5173)
 	if !appNames.MatchString(spec.Name) {
 		return engi.App{}, engi.Errorf(engi.Invalid, "%.80q is not the name of an app", spec.Name)
 	}
@@ -180,6 +183,14 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 			return engi.App{}, err
 		}
 	}
+	sandbox := engi.NewSandboxID()
+	if spec.Directory != "" {
+		of, err := a.Workspaces.Start(ctx, spec.Owner.Viewer(), spec.Workspace)
+		if err != nil {
+			return engi.App{}, err
+		}
+		spec.Template, sandbox = of.Template, of.Sandbox
+	}
 	for _, x := range a.all {
 		if x.Owner == spec.Owner && x.Name == spec.Name {
 			return engi.App{}, engi.Errorf(engi.Conflict, "there is an app %q already", spec.Name).WithRemedy("choose another name")
@@ -191,7 +202,7 @@ func (a *Apps) Create(ctx context.Context, spec engi.AppSpec) (engi.App, error) 
 		}
 	}
 	x := &app{spec: spec, request: request, applied: map[string]appRepeat{}, App: engi.App{
-		ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: of.ID, State: engi.AppReady, Sandbox: engi.NewSandboxID(), Port: 5173,
+		ID: engi.NewAppID(), Owner: spec.Owner, Name: spec.Name, Template: spec.Template, Workspace: of.ID, Directory: spec.Directory, Start: spec.Start, State: engi.AppReady, Sandbox: sandbox, Port: spec.Port,
 		Metadata: spec.Metadata, Created: appMoment, Used: appMoment,
 	}}
 	if spec.Template == "broken" {

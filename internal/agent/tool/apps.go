@@ -24,6 +24,11 @@ type Apps interface {
 type createAppArgs struct {
 	Name     string `json:"name,omitempty" jsonschema:"letters, digits and dashes; default: a generated name"`
 	Template string `json:"template,omitempty" jsonschema:"vite-react, node-api, fastapi or a template of the operator; default: vite-react"`
+
+	Workspace string `json:"workspace,omitempty" jsonschema:"name of a workspace whose services the app reaches by name; default with directory: the one that you work in"`
+	Directory string `json:"directory,omitempty" jsonschema:"directory of the workspace with the app's files, whose server then runs in the workspace's sandbox, with start and port and without template"`
+	Start     string `json:"start,omitempty" jsonschema:"shell command that starts the server in the directory, like npm start"`
+	Port      int    `json:"port,omitempty" jsonschema:"port of the server in the directory"`
 }
 
 type applyToAppArgs struct {
@@ -48,7 +53,10 @@ func appTools(s Services) ([]Tool, error) {
 	}
 	create, err := New("create_app", "Creates a web application with a development server and a preview, which apply_to_app changes.",
 		func(ctx context.Context, c *Call, a createAppArgs) (Result, error) {
-			x, err := s.Apps.Create(ctx, engi.AppSpec{Owner: c.Owner, Name: a.Name, Template: a.Template})
+			if a.Directory != "" {
+				a.Workspace = cmp.Or(a.Workspace, c.Workspace)
+			}
+			x, err := s.Apps.Create(ctx, engi.AppSpec{Owner: c.Owner, Name: a.Name, Template: a.Template, Workspace: a.Workspace, Directory: a.Directory, Start: a.Start, Port: a.Port})
 			if err != nil {
 				return Result{}, err
 			}

@@ -30,6 +30,21 @@ func TestApps(t *testing.T) {
 	if r, _ := use("ann", "create_app", `{"template":"broken"}`); !r.Failed || !strings.Contains(r.Text, "its server does not answer") {
 		t.Errorf("%+v", r)
 	}
+	// An app in a directory of the workspace that the run works in.
+	x, err := w.Workspaces.Create(t.Context(), engi.WorkspaceSpec{Owner: "ann", Name: "desk"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &tool.Call{Env: tool.Env{Owner: "ann", Run: "run_x", Workspace: "desk"}, Out: func(engi.Stream, []byte) {}}
+	if r, err := find(t, s, "create_app").Run(t.Context(), in, `{"name":"web","directory":"web","start":"npm start","port":3000}`); err != nil || r.Failed {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if a, err := w.Apps.Get(t.Context(), "ann", "web"); err != nil || a.Workspace != x.ID || a.Directory != "web" || a.Start != "npm start" || a.Port != 3000 {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if r, _ := use("ann", "create_app", `{"directory":"web","start":"npm start","port":3000}`); !r.Failed {
+		t.Errorf("without a workspace: %+v", r)
+	}
 	r, printed := use("ann", "apply_to_app", `{"app":"shop","text":"<package>x</package><file path=\"src/App.jsx\">new</file>"}`)
 	if r.Failed || !strings.HasPrefix(r.Text, "revision 2 of app shop is served") || printed != "added 1 package\n" {
 		t.Errorf("%+v, %q", r, printed)

@@ -206,7 +206,9 @@ func (p *Proxy) serveTarget(w http.ResponseWriter, r *http.Request, t target) {
 			p.refuse(w, r, t, http.StatusServiceUnavailable, appStarts)
 			return
 		}
-		t.id = a.Sandbox
+		if a.Shows(t.port) {
+			t.id = a.Sandbox
+		}
 	}
 	if t.id == "" {
 		p.refuse(w, r, t, http.StatusBadGateway, notFound)

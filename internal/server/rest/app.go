@@ -104,7 +104,7 @@ func Apps(service engi.Apps, ports PortService, events engi.Events) Resource {
 		}, func(c *call, in *anApp) (v1.App, error) { return to(a.of)(a.Open(c, c.viewer(), in.ID)) }),
 		fetch(Route{
 			Pattern: "POST " + one + "/stop", ID: "stop-app", Summary: "Stop an app", Access: change,
-			Text: "Destroys the app's sandbox and keeps its files and history. Stopping an app twice is no error.",
+			Text: "Destroys the app's sandbox and keeps its files and history. Of an app in a directory of a workspace, it ends only the server. Stopping an app twice is no error.",
 		}, func(c *call, in *anApp) (v1.App, error) {
 			if err := a.Stop(c, c.viewer(), in.ID); err != nil {
 				return v1.App{}, err
@@ -185,9 +185,11 @@ func (a *apps) create(c *call, _ *none, q v1.AppRequest) (v1.App, error) {
 	check.text("name", q.Name)
 	check.text("template", q.Template)
 	check.text("workspace", q.Workspace)
+	check.text("directory", q.Directory)
+	check.text("start", q.Start)
 	check.Metadata("metadata", q.Metadata)
 	check.Env("env", q.Env)
-	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Workspace: q.Workspace, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
+	spec := engi.AppSpec{Owner: c.owner(), Name: q.Name, Template: q.Template, Workspace: q.Workspace, Directory: q.Directory, Start: q.Start, Port: q.Port, Replace: q.Replace, Metadata: q.Metadata, Env: q.Env, Idempotency: c.key}
 	if q.Network != nil {
 		spec.Network = networkOf(&check, "network", q.Network)
 	}
@@ -467,7 +469,7 @@ func (a *apps) of(x engi.App) v1.App {
 	out := v1.App{
 		ID: string(x.ID), Owner: string(x.Owner), Name: x.Name, Template: x.Template, State: string(x.State), SandboxID: string(x.Sandbox), Port: x.Port,
 		Revision: x.Revision, Applying: x.Applying, Editing: x.Editing, Error: problemOf(x.Error), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), UsedAt: moment(x.Used),
-		Published: a.published(x), AttemptOf: string(x.AttemptOf), WorkspaceID: string(x.Workspace),
+		Published: a.published(x), AttemptOf: string(x.AttemptOf), WorkspaceID: string(x.Workspace), Directory: x.Directory, Start: x.Start,
 	}
 	if x.Sandbox != "" && a.ports != nil {
 		out.PreviewURL = a.ports.AppURL(x.ID, x.Port)

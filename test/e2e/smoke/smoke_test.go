@@ -511,8 +511,25 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 	if err := s.RemoveApp(ctx, app.ID); err != nil {
 		t.Error(err)
 	}
+	// Another app is in the workspace's own sandbox, also after a kill of the server.
+	app, err = s.CreateApp(ctx, v1.AppRequest{Workspace: "shop", Directory: "web", Start: `echo "of port $PORT" > index.html; exec python3 -m http.server "$PORT"`, Port: 8000})
+	if err != nil || app.State != v1.AppReady || app.SandboxID != x.SandboxID {
+		t.Fatalf("an app in the sandbox of the workspace: %+v, %v", app, err)
+	}
+	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "curl -s 127.0.0.1:8000; cat web/index.html"}); err != nil || p.Stdout != "of port 8000\nof port 8000\n" {
+		t.Errorf("its server: %+v, %v", p, err)
+	}
 	s.Kill()
 	s.Start()
+	if app, err = s.OpenApp(ctx, app.ID); err != nil || app.State != v1.AppReady || app.SandboxID != x.SandboxID {
+		t.Errorf("the app after kill -9: %+v, %v", app, err)
+	}
+	if err := s.RemoveApp(ctx, app.ID); err != nil {
+		t.Error(err)
+	}
+	if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: "cat web/index.html; curl -s 127.0.0.1:8000"}); err != nil || p.Stdout != "of port 8000\n" {
+		t.Errorf("after the removal of the app: %+v, %v", p, err)
+	}
 	query("SELECT n, price FROM orders", `[[1,12.50]]`)
 	if _, err := s.StopWorkspace(ctx, "shop"); err != nil {
 		t.Error(err)
