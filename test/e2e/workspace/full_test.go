@@ -186,7 +186,7 @@ func TestFullStores(t *testing.T) {
 			if more > 500 {
 				t.Errorf("it took %d more", more)
 			}
-			n = has("full, and asked for more", n+more)
+			has("full, and asked for more", n+more)
 			if err := store.empty(20); err != nil {
 				t.Fatal(err)
 			}
