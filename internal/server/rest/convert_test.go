@@ -37,7 +37,13 @@ func full() map[string]any {
 		},
 	}
 	return map[string]any{
-		"execution":       executionOf(x),
+		"execution": executionOf(x),
+		"function run": functionRunOf(engi.FunctionRun{
+			ID: "fnr_1", Owner: "ann", Function: "f", Event: "evt_1", State: engi.FunctionWaiting, Attempt: 2, Output: json.RawMessage(`{"a":1}`), Error: refusal,
+			Wait:    &engi.FunctionWait{Step: "paid", Types: []string{"order.*"}, Subject: "ord_1", After: 7, Until: at(9)},
+			Steps:   []engi.FunctionStep{{Name: "paid", Attempts: 1, Output: json.RawMessage(`7`), Error: refusal, Started: at(3), Ended: at(4)}},
+			Created: at(0), Started: at(1), Ended: at(5),
+		}),
 		"execution queue": executionOf(engi.Execution{ID: "exe_2", State: engi.ExecutionQueued, Language: engi.Go, Template: "host", Created: at(0)}),
 		"result empty":    resultOf("exe_3", engi.Result{Exit: engi.Exit{Cause: engi.CauseExited}, Duration: -1}),
 		"summary":         summaryOf(x),
