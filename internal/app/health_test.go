@@ -130,17 +130,21 @@ func TestWatchEndsWithTheApp(t *testing.T) {
 	w := newFixture(t)
 	s, _ := w.begin(t)
 	a := create(t, s, "shop")
-	all := make(chan []engi.AppUpdate)
+	begun, all := make(chan struct{}), make(chan []engi.AppUpdate)
 	go func() {
 		var seen []engi.AppUpdate
 		for u, err := range s.Watch(t.Context(), "ann", string(a.ID), 0) {
 			if err != nil {
 				t.Error(err)
 			}
+			if len(seen) == 0 {
+				close(begun)
+			}
 			seen = append(seen, u)
 		}
 		all <- seen
 	}()
+	<-begun // a watch that begins after the end finds no app
 	if _, last := apply(t, s, "shop", engi.ApplySpec{Text: file("a.txt", "a\n")}); last.Kind != engi.AppApplied {
 		t.Errorf("it ended with %+v", last)
 	}
