@@ -65,6 +65,7 @@ type fixture struct {
 	noRoom bool // no space for snapshots
 	models app.Models
 	shared app.Workspaces
+	adding time.Duration // time in which the store adds an app
 
 	packing  time.Duration // time in which the guest sends the result of a build
 	browser  string        // fault of browsers in sandboxes; empty for none
@@ -276,6 +277,9 @@ type powerStore struct {
 func (p powerStore) Put(ctx context.Context, r app.Record) error {
 	if err := p.w.step(ctx, "put", nil); err != nil {
 		return err
+	}
+	if p.w.adding > 0 {
+		time.Sleep(p.w.adding)
 	}
 	return p.w.act(nil, func() error { return p.Store.Put(ctx, r) })
 }

@@ -4,16 +4,16 @@ import (
 	"context"
 	"maps"
 	"os/exec"
-	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/engi-dev/engi/internal/app"
 	"github.com/engi-dev/engi/internal/engi"
-	"github.com/engi-dev/engi/internal/store"
 )
 
 // A sharedWorkspace is a workspace whose history has the files of its sandbox as of the last look.
@@ -335,41 +335,9 @@ func TestPlacesOfSharedApps(t *testing.T) {
 		t.Errorf("the file is %q", kept)
 	}
 
-	// Of several apps at once with overlapping directories or one port, one is created.
-	var work sync.WaitGroup
-	var mu sync.Mutex
-	made := map[string]bool{}
-	for i, dir := range []string{"web", "web", "web/admin", "web/admin/old", "other"} {
-		work.Go(func() {
-			spec := sharedSpec("", dir)
-			if dir != "other" {
-				spec.Port += i
-			}
-			a, err := s.Create(t.Context(), spec)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				made[string(a.ID)] = true
-			} else if !engi.Is(err, engi.Conflict) || engi.RemedyOf(err) == "" {
-				t.Errorf("%s: %v", dir, err)
-			}
-		})
-	}
-	work.Wait()
-	all, err := store.Apps(w.db).List(t.Context(), "ann", engi.Paging{})
-	if err != nil || len(all) != len(made) || len(all) == 0 {
-		t.Fatalf("%d apps, %v, and %d were created", len(all), err, len(made))
-	}
-	for i, r := range all {
-		for _, o := range all[:i] {
-			if r.Port == o.Port || strings.HasPrefix(r.Directory+"/", o.Directory+"/") || strings.HasPrefix(o.Directory+"/", r.Directory+"/") {
-				t.Errorf("%s at %d and %s at %d are both there", r.Directory, r.Port, o.Directory, o.Port)
-			}
-		}
-	}
-
+	x := createShared(t, s, "shop", "web")
 	// An app there has nothing that needs a sandbox of its own.
-	name := string(all[0].ID)
+	name := string(x.ID)
 	for what, err := range map[string]error{
 		"branch":   second(s.Branch(t.Context(), engi.BranchSpec{Viewer: "ann", App: name})),
 		"snapshot": second(s.Snapshot(t.Context(), "ann", name)),
@@ -387,12 +355,51 @@ func TestPlacesOfSharedApps(t *testing.T) {
 	if _, err := s.Get(t.Context(), "bob", name); !engi.Is(err, engi.NotFound) {
 		t.Errorf("an editor of the workspace finds the app: %v", err)
 	}
-	names := slices.Collect(maps.Keys(made))
-	for _, name := range names {
-		if err := s.Remove(t.Context(), "ann", name); err != nil {
-			t.Error(err)
+}
+
+// TestSharedAppsAtOnce creates several apps at once with overlapping directories or one port. Each of them comes as far as the
+// store before it adds one, unless it waits for the others.
+func TestSharedAppsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t)
+		w.adding = time.Second
+		w.openShared(t, map[string]string{"web": ""})
+		s, stop := w.begin(t)
+		var work sync.WaitGroup
+		var made atomic.Int32
+		for i, dir := range []string{"web", "web", "web/admin", "web/admin/old", "other"} {
+			work.Go(func() {
+				spec := sharedSpec("", dir)
+				if dir != "other" {
+					spec.Port += i
+				}
+				if _, err := s.Create(t.Context(), spec); err == nil {
+					made.Add(1)
+				} else if !engi.Is(err, engi.Conflict) || engi.RemedyOf(err) == "" {
+					t.Errorf("%s: %v", dir, err)
+				}
+			})
 		}
-	}
+		work.Wait()
+		all, err := s.List(t.Context(), "ann", engi.Paging{})
+		if err != nil || len(all) != int(made.Load()) || len(all) == 0 {
+			t.Errorf("%d apps, %v, and %d were created", len(all), err, made.Load())
+		}
+		for i, r := range all {
+			for _, o := range all[:i] {
+				if r.Port == o.Port || strings.HasPrefix(r.Directory+"/", o.Directory+"/") || strings.HasPrefix(o.Directory+"/", r.Directory+"/") {
+					t.Errorf("%s at %d and %s at %d are both there", r.Directory, r.Port, o.Directory, o.Port)
+				}
+			}
+		}
+		stop()
+		w.mu.Lock()
+		for _, b := range w.boxes {
+			w.lose(b)
+		}
+		w.mu.Unlock()
+		synctest.Wait()
+	})
 }
 
 // TestEndScript ends processes that ignore TERM, are stopped or have left their session, and no others.
