@@ -171,7 +171,7 @@ func sleeps(t *testing.T, open func() function.Engine) {
 func waitsSurvive(t *testing.T, open func() function.Engine) {
 	var c calls
 	sleeper := On("sleeper", 0, func(ctx context.Context, r *function.Run) (any, error) {
-		until, err := function.Step(ctx, r, "begin", func(context.Context) (time.Time, error) { c.add("begin"); return time.Now().Add(time.Second), nil })
+		until, err := function.Step(ctx, r, "begin", func(context.Context) (time.Time, error) { return time.Now().Add(time.Second), nil })
 		if err != nil {
 			return nil, err
 		}
@@ -209,7 +209,6 @@ func waitsSurvive(t *testing.T, open func() function.Engine) {
 	if r := fix.Await(removed); r.State != engi.FunctionFailed || r.Error.Kind != engi.NotFound {
 		t.Errorf("the run of a function that was removed is %s: %v", r.State, r.Error)
 	}
-	c.want(t, "begin", 1)
 	c.want(t, "before", 3)
 	c.want(t, "after", 2)
 }
