@@ -143,7 +143,8 @@ func (e *Engine) slug() string { return e.opt.App + "-" + functionID }
 // for another attempt, and was cancelled, is called when the server's sleep is over.
 func (e *Engine) Wake(ctx context.Context, id engi.FunctionRunID) error {
 	e.mu.Lock()
-	if p := e.pending[id]; p != nil && p.ended() {
+	// The result of a step stays: the server may not have it, and the run may have gone on in the meantime.
+	if p := e.pending[id]; p != nil && p.ended() && !p.response.step {
 		delete(e.pending, id)
 	}
 	e.mu.Unlock()
