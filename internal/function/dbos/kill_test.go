@@ -79,11 +79,7 @@ func work(dir string) error {
 						return nil, err
 					}
 				case 4:
-					// Either comes first, and the event may be lost with the process.
-					go func() {
-						_, _ = store.Events(db).Append(ctx, engi.EventSpec{Owner: "anna", Type: "wake", Subject: string(r.Event.ID)})
-					}()
-					if _, _, err := r.Await(ctx, "await", function.Match{Types: []string{"wake"}, Subject: string(r.Event.ID)}, time.Now().Add(8*time.Millisecond)); err != nil {
+					if _, _, err := r.Await(ctx, "await", function.Match{Types: []string{"wake"}, Subject: string(r.Event.ID)}, time.Time{}); err != nil {
 						return nil, err
 					}
 				}
@@ -121,6 +117,13 @@ func work(dir string) error {
 		open, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{Open: true})
 		if err != nil || len(open) == 0 {
 			return err
+		}
+		for _, r := range open {
+			if r.Wait != nil && r.Wait.Subject != "" {
+				if _, err := store.Events(db).Append(ctx, engi.EventSpec{Owner: "anna", Type: "wake", Subject: string(r.Event)}); err != nil {
+					return err
+				}
+			}
 		}
 		select {
 		case err := <-failed:
