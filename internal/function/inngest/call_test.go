@@ -102,6 +102,25 @@ func serve(e *Engine, r *http.Request) *httptest.ResponseRecorder {
 	return rec
 }
 
+// TestWakeKeepsResults loses the response to the only step of a run, and wakes the run before the server calls
+// again. The step is not done twice.
+func TestWakeKeepsResults(t *testing.T) {
+	e := engine(t, "")
+	var done atomic.Int32
+	runEngine(t, e, func(context.Context) (json.RawMessage, error) {
+		return json.RawMessage(strconv.Itoa(int(done.Add(1)))), nil
+	})
+	id := engi.NewFunctionRunID()
+	first := serve(e, request(t.Context(), http.MethodPost, callPath, body(id, "{}")))
+	if err := e.Wake(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	again := serve(e, request(t.Context(), http.MethodPost, callPath, body(id, "{}")))
+	if first.Code != http.StatusPartialContent || again.Body.String() != first.Body.String() || done.Load() != 1 {
+		t.Errorf("the step was done %d times: %d %s and %d %s", done.Load(), first.Code, first.Body, again.Code, again.Body)
+	}
+}
+
 func TestSignatures(t *testing.T) {
 	e := engine(t, "signkey-prod-"+testKey)
 	runEngine(t, e, func(context.Context) (json.RawMessage, error) { return json.RawMessage("1"), nil })
