@@ -631,12 +631,7 @@ func TestAttemptsFaults(t *testing.T) {
 				}
 			}
 			stop()
-			w.mu.Lock()
-			for _, b := range w.boxes {
-				w.lose(b)
-			}
-			w.mu.Unlock()
-			synctest.Wait()
+			w.end()
 		})
 		if t.Failed() {
 			t.Fatalf("in edit %d", i)

@@ -38,12 +38,7 @@ func TestHungServersDelayOnlyTheirOwner(t *testing.T) {
 			t.Errorf("it was started again after %v", took)
 		}
 		stop()
-		w.mu.Lock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-		w.mu.Unlock()
-		synctest.Wait()
+		w.end()
 	})
 }
 

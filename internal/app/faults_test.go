@@ -102,12 +102,7 @@ func TestSandboxIsLostAsItsServerStarts(t *testing.T) {
 		}
 		wantSame(t, w, s, "shop")
 		stop()
-		w.mu.Lock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-		w.mu.Unlock()
-		synctest.Wait()
+		w.end()
 	})
 }
 
@@ -149,12 +144,7 @@ func TestServerNeverAnswers(t *testing.T) {
 			t.Errorf("it is opened as %+v, %v", a, err)
 		}
 		stop()
-		w.mu.Lock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-		w.mu.Unlock()
-		synctest.Wait()
+		w.end()
 	})
 }
 

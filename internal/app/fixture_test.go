@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/engi-dev/engi/internal/app"
@@ -126,14 +127,23 @@ func newFixture(t testing.TB) *fixture {
 	w := &fixture{t: t, db: storetest.Open(t), left: -1, boxes: map[engi.SandboxID]*fakeSandbox{}, keys: map[string]engi.SandboxID{}, copies: map[engi.SnapshotID]*copied{}}
 	w.built = map[string]engi.Template{"vite-react": {Name: "vite-react", Digest: "d", WorkDir: appDir, Shell: "/bin/sh", Start: "serve", Ports: []int{5173}}}
 	w.built["fastapi"] = engi.Template{Name: "fastapi", Digest: "d", WorkDir: appDir, Start: "serve", Ports: []int{8000}}
-	t.Cleanup(func() { // including the processes that are still running
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-	})
+	t.Cleanup(w.loseAll)
 	return w
+}
+
+// loseAll loses all sandboxes, with the processes that are still running.
+func (w *fixture) loseAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, b := range w.boxes {
+		w.lose(b)
+	}
+}
+
+// end loses all sandboxes in a bubble, and waits until nothing in it runs any more.
+func (w *fixture) end() {
+	w.loseAll()
+	synctest.Wait()
 }
 
 // begin returns a service that runs until the test ends or stop is called.

@@ -124,12 +124,7 @@ func TestReadsAreNeverStale(t *testing.T) {
 				}
 			}
 			h.stop()
-			w.mu.Lock()
-			for _, b := range w.boxes {
-				w.lose(b)
-			}
-			w.mu.Unlock()
-			synctest.Wait()
+			w.end()
 		})
 	}
 	t.Logf("%v", done)

@@ -91,12 +91,7 @@ func TestPublishersAreFair(t *testing.T) {
 		}
 		ann.Wait()
 		stop()
-		w.mu.Lock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-		w.mu.Unlock()
-		synctest.Wait()
+		w.end()
 	})
 }
 

@@ -393,12 +393,7 @@ func TestSharedAppsAtOnce(t *testing.T) {
 			}
 		}
 		stop()
-		w.mu.Lock()
-		for _, b := range w.boxes {
-			w.lose(b)
-		}
-		w.mu.Unlock()
-		synctest.Wait()
+		w.end()
 	})
 }
 
