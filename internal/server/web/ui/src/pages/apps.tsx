@@ -1,12 +1,13 @@
 // Apps: web applications that models write. The list, and one with its page, what
 // changes it, its files, its history, its console and how it does.
 
+import type { ComponentChildren } from 'preact'
 import { useRef, useState } from 'preact/hooks'
-import type { App, AppElement, AppLogs, AppRevision, AppStatus, Template } from '../openapi'
+import type { App, AppElement, AppLogs, AppRequest, AppRevision, AppStatus, Template, Workspace } from '../openapi'
 import { ask, get, list, may, type problemOf, segment, send, session } from '../api'
 import { useLive } from '../live'
 import { go, href, route, setQuery } from '../route'
-import { Act, Ago, Button, bytes, Card, duration, Empty, Facts, Field, FormDialog, Id, Page, seconds, State, Table, Tabs, textOf, Trouble } from '../ui'
+import { Act, Ago, Button, bytes, Card, duration, Empty, Facts, Field, FormDialog, Id, Page, seconds, State, Table, Tabs, textOf, Trouble, visible } from '../ui'
 import { Attempts } from './attempts'
 import { Change, type Mode, Place } from './change'
 import { Diff } from './diff'
@@ -18,51 +19,87 @@ export function Apps({ id }: { id?: string }) {
   return id ? <One id={id} /> : <All />
 }
 
+const create = (kind?: 'primary') => <Button kind={kind} onClick={() => setQuery({ new: '1' })} disabled={!may('sandboxes')}>New app</Button>
+const removal = (a: App) => `Deletes the app ${a.name} with ${a.directory ? 'its history. Its files stay in the workspace.' : 'its files and its history.'}`
+const owns = (w: Workspace) => (w.owner ?? '') === (session.value?.owner ?? '')
+
 function All() {
-  const query = route.value.query
-  const found = useLive((stop) => list<App>('/v1/apps', stop), ['app.created', 'app.state', 'app.applied', 'app.rolled_back', 'app.removed'])
   return (
-    <Page title="Apps" about="Web applications that models write. Each has files with a history, and a server whose page is shown here."
-      actions={<Button kind="primary" onClick={() => setQuery({ new: '1' })} disabled={!may('sandboxes')}>New app</Button>}>
+    <Page title="Apps" about="Web applications that models write. Each has files with a history, and a server whose page is shown here." actions={create('primary')}>
+      <List />
+    </Page>
+  )
+}
+
+/** Lists all apps, or the apps of a workspace, and creates new ones. */
+export function List({ of: w }: { of?: Workspace }) {
+  const found = useLive((stop) => list<App>('/v1/apps', stop), ['app.created', 'app.state', 'app.applied', 'app.rolled_back', 'app.removed'])
+  const rows = w ? found.data?.filter((a) => a.workspace_id === w.id) : found.data
+  return (
+    <>
       <Trouble of={found.problem} again={found.reload} />
-      <Table name="Apps" rows={found.data} id={(a) => a.id}
-        empty={!found.problem && <Empty title="There is no app">
-          <p>Create one here or with <code>engi app create</code>, then apply a model's text.</p>
-          <Button onClick={() => setQuery({ new: '1' })}>New app</Button>
+      <Table name="Apps" rows={rows} id={(a) => a.id} prefix={w && 'a'} tools={w && owns(w) && Boolean(rows?.length) && create()}
+        empty={!found.problem && <Empty title={w ? 'This workspace has no apps' : 'There is no app'}>
+          {w
+            ? <p>An app can be a directory of the workspace, with a server in the workspace's sandbox, or have a sandbox of its own and reach the services. Only the owner of the workspace creates apps in it.</p>
+            : <p>Create one here or with <code>engi app create</code>, then apply a model's text.</p>}
+          {(!w || owns(w)) && create()}
         </Empty>}
         columns={[
           { head: 'App', cell: (a) => <><a href={href('apps', a.id)}>{a.name}</a>{a.attempt_of && <span class="dim"> an attempt</span>}</>, by: (a) => a.name },
           { head: 'State', cell: (a) => <State of={a.state} />, by: (a) => a.state },
-          { head: 'Template', cell: (a) => a.template, by: (a) => a.template, wide: true },
+          w
+            ? { head: 'Directory', cell: (a) => (a.directory ? <code>{visible(a.directory)}</code> : <span class="dim">none</span>), by: (a) => a.directory, wide: true }
+            : { head: 'Template', cell: (a) => a.template, by: (a) => a.template, wide: true },
           { head: 'Revision', cell: (a) => a.revision, by: (a) => a.revision, number: true },
           { head: 'Used', cell: (a) => <Ago at={a.used_at ?? a.created_at} />, by: (a) => a.used_at ?? a.created_at, number: true, wide: true },
           { head: '', cell: (a) => may('sandboxes') && <div class="row">
             {a.preview_url && <Visit id={a.id} address={a.preview_url} class="small">Open<span class="hidden"> {a.name}</span></Visit>}
-            <Act class="small" kind="danger" ask={`Deletes the app ${a.name} with its files and its history.`} act={() => send('DELETE', `/v1/apps/${segment(a.id)}`)}>Remove</Act>
+            <Act class="small" kind="danger" ask={removal(a)} act={() => send('DELETE', `/v1/apps/${segment(a.id)}`)}>Remove<span class="hidden"> {a.name}</span></Act>
           </div> },
         ]} />
-      {query.get('new') && <New onClose={() => setQuery({ new: undefined })} />}
-    </Page>
+      {route.value.query.get('new') && <New of={w} onClose={() => setQuery({ new: undefined })} />}
+    </>
   )
 }
 
 const own = ['vite-react', 'node-api', 'fastapi']
 
-function New({ onClose }: { onClose: () => void }) {
+function New({ of: w, onClose }: { of?: Workspace; onClose: () => void }) {
   const templates = useLive((stop) => list<Template>('/v1/templates', stop).catch(() => []), []) // a key may not see them
+  const workspaces = useLive(async (stop) => (w ? [] : list<Workspace>('/v1/workspaces', stop).catch(() => [])), [])
+  const [workspace, setWorkspace] = useState(w?.id ?? '')
+  const [directory, setDirectory] = useState('')
+  const inside = Boolean(workspace && directory.trim()) // the sandbox of the workspace
   const others = templates.data?.filter((t) => t.built && !own.includes(t.name)) ?? []
   return (
-    <FormDialog title="New app" action="Create" onClose={onClose} submit={async (form) => {
+    <FormDialog title={w ? `New app in ${w.name}` : 'New app'} action="Create" onClose={onClose} submit={async (form) => {
       const template = textOf(form, 'template')
       if (session.value?.admin && templates.data?.some((t) => t.name === template && !t.built)) {
         await send('POST', '/v1/templates', { name: template })
       }
-      const a = await send<App>('POST', '/v1/apps', { name: textOf(form, 'name'), template })
+      const a = await send<App>('POST', '/v1/apps', {
+        name: textOf(form, 'name'), template, workspace: workspace || undefined,
+        directory: textOf(form, 'directory'), start: textOf(form, 'start'), port: Number(textOf(form, 'port')) || undefined,
+      } satisfies AppRequest)
       go(href('apps', a.id))
     }}>
       <Field label="Name" hint="Letters, digits and -. Empty means a generated name."><input name="name" maxLength={63} placeholder="shop" /></Field>
-      <Field label="Template" hint="The first app of a template may take minutes if the template must be built.">
-        <select name="template">
+      {!w && <Field label="Workspace" hint="The app reaches its services, and can be one of its directories.">
+        <select value={workspace} onChange={(e) => setWorkspace(e.currentTarget.value)}>
+          <option value="">None</option>
+          {workspaces.data?.filter(owns).map((x) => <option key={x.id} value={x.id}>{x.name}</option>)}
+        </select>
+      </Field>}
+      {workspace && <>
+        <Field label="Directory" hint="Directory of the workspace with the app's files. The server then runs in the workspace's sandbox. Empty means files and a sandbox of its own.">
+          <input name="directory" maxLength={512} placeholder="web" value={directory} onInput={(e) => setDirectory(e.currentTarget.value)} />
+        </Field>
+        <Field label="Start command" hint="Shell command that starts the server in the directory."><input name="start" class="mono" maxLength={4096} placeholder="npm start" required={inside} /></Field>
+        <Field label="Port" hint="Port of the server, which no other app in the workspace has."><input name="port" type="number" min={1} max={65535} placeholder="3000" required={inside} /></Field>
+      </>}
+      <Field label="Template" hint={inside ? 'The sandbox has the template of the workspace.' : 'The first app of a template may take minutes if the template must be built.'}>
+        <select name="template" disabled={inside}>
           {[...own, ...others.map((t) => t.name)].map((t) => <option key={t}>{t}</option>)}
         </select>
       </Field>
@@ -103,16 +140,17 @@ function Studio({ of: a, path, problem, reload }: { of: App; path: string; probl
   })
   const write = may('sandboxes')
   return (
-    <Page title={a.name} about={<><State of={a.editing ? 'editing' : a.applying ? 'applying' : a.state} /> revision {a.revision} from {a.template}{a.published && <>, revision {a.published.revision} is <a href={a.published.url} target="_blank" rel="noopener noreferrer">published</a></>}</>}
+    <Page title={a.name} about={<><State of={a.editing ? 'editing' : a.applying ? 'applying' : a.state} /> revision {a.revision} {a.directory ? <>in <code>{visible(a.directory)}</code> of its workspace</> : <>from {a.template}</>}{a.published && <>, revision {a.published.revision} is <a href={a.published.url} target="_blank" rel="noopener noreferrer">published</a></>}</>}
       actions={<>
         {a.preview_url && <Visit id={a.id} address={a.preview_url}>Open in a tab</Visit>}
+        {a.workspace_id && <a class="button" href={href('workspaces', a.workspace_id)}>Workspace</a>}
         {write && (a.state === 'stopped'
           ? <Act act={async () => { await send('POST', `${path}/open`); reload() }}>Start</Act>
-          : <Act act={async () => { await send('POST', `${path}/stop`); reload() }} done="The app's sandbox is destroyed; its files and history stay">Stop</Act>)}
+          : <Act act={async () => { await send('POST', `${path}/stop`); reload() }} done={a.directory ? "The app's server has ended; its files and history stay" : "The app's sandbox is destroyed; its files and history stay"}>Stop</Act>)}
         {write && a.template === 'vite-react' && <Act act={() => send('POST', `${path}/publish`, { private: a.published?.private })} done="The app's build is published; it is served without a sandbox">{a.published ? 'Publish again' : 'Publish'}</Act>}
         {write && a.published && <Act ask="The published page is no longer served." act={() => send('POST', `${path}/unpublish`)}>Unpublish</Act>}
         <a class="button" href={`${path}/zip`} download={`${a.name}.zip`}>Download</a>
-        {write && <Act kind="danger" ask={`Deletes the app ${a.name} with its files and its history.`} act={async () => { await send('DELETE', path); go(href('apps')) }}>Remove</Act>}
+        {write && <Act kind="danger" ask={removal(a)} act={async () => { await send('DELETE', path); go(href('apps')) }}>Remove</Act>}
       </>}>
       <Trouble of={problem} again={reload} />
       {a.error && <Trouble of={a.error} />}
@@ -195,6 +233,7 @@ function Status({ of: a, path }: { of: App; path: string }) {
         ['Startup', seconds(s.startup) ? duration(seconds(s.startup)) : '–'], ['Memory', bytes(s.memory)], ['Files', s.files],
         ['Files are read and written in', seconds(s.file_time) ? duration(seconds(s.file_time)) : '–'],
         ['Reads without the sandbox', `${Math.round(s.cache_hits * 100)} %`], ['Failed operations', `${Math.round(s.errors * 100)} %`],
+        ...(a.directory ? [['Directory', <code>{visible(a.directory)}</code>], ['Start command', <code>{visible(a.start ?? '')}</code>], ['Port', a.port]] as [string, ComponentChildren][] : []),
         ['Sandbox', a.sandbox_id ? <a href={href('sandboxes', a.sandbox_id)}><Id of={a.sandbox_id} /></a> : '–'],
         ['Events', <a href={`${href('events')}?subject=${segment(a.id)}`}>what happened to it</a>],
       ]} />}

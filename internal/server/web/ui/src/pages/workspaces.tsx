@@ -7,6 +7,7 @@ import { get, list, may, segment, send, session } from '../api'
 import { type Loaded, useLive } from '../live'
 import { go, href, route, setQuery } from '../route'
 import { Act, Ago, begin, Button, Card, Empty, Facts, Field, FormDialog, Id, Page, State, Table, Tabs, textOf, Trouble } from '../ui'
+import { List } from './apps'
 import { Databases } from './databases'
 import { History } from './revisions'
 import { Preview } from './shown'
@@ -41,7 +42,7 @@ export interface Part {
 }
 
 const remove = (w: Workspace) => send('DELETE', `/v1/workspaces/${segment(w.id)}`)
-const removal = (w: Workspace) => `The workspace ${w.name} is deleted, with its files, its history and the data of its services.`
+const removal = (w: Workspace) => `The workspace ${w.name} is deleted, with its files, its history and the data of its services. Apps in its sandbox do not start any more.`
 const serves = (w: Workspace) => w.services?.some((s) => s.state !== 'stopped')
 const runs = (w: Workspace) => w.state === 'running' || w.state === 'starting'
 
@@ -139,6 +140,7 @@ function Whole({ of: w, path, found }: { of: Workspace; path: string; found: Loa
         { id: 'history', name: 'History', show: () => <History {...part} /> },
         { id: 'services', name: 'Services', show: () => <Services {...part} /> },
         { id: 'databases', name: 'Databases', show: () => <Databases {...part} /> },
+        ...(own ? [{ id: 'apps', name: 'Apps', show: () => <List of={w} /> }] : []),
         { id: 'preview', name: 'Preview', show: () => <Preview {...part} own={own} /> },
         { id: 'about', name: 'About', show: () => <About {...part} own={own} write={write && own} /> },
       ]} />
