@@ -29,7 +29,7 @@ func TestWorkspace(t *testing.T) {
 	if err := os.MkdirAll("shots", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	drive(t, "workspace.mjs", map[string]any{"url": s.URL, "keys": keys, "chromium": chromium, "shots": "shots"}, 28)
+	drive(t, "workspace.mjs", map[string]any{"url": s.URL, "keys": keys, "chromium": chromium, "shots": "shots"}, 29)
 	if log := s.Log(); strings.Contains(log, "7d0e5c1b93") {
 		t.Errorf("the log has what a query says in it:\n%s", log)
 	}

@@ -237,6 +237,18 @@ try {
     const [app, { sandbox_id: sandbox }] = [await api('GET', 'apps/web'), await api('GET', `workspaces/${shop}`)]
     equal([app.workspace_id, app.directory, app.port, app.sandbox_id], [shop, 'web', 8000, sandbox], 'where the app is')
   })
+  await step('the app is offered nothing that needs a sandbox of its own', async () => {
+    await page.getByText('Model and limits').click()
+    await page.getByText('Several attempts need a sandbox each').waitFor()
+    await becomes(() => page.getByLabel('Attempts').count(), 0, 'fields for attempts')
+    await tab('History')
+    await page.getByText('This app has no snapshots and no branches').waitFor()
+    await button('Changes of revision 1').waitFor()
+    await becomes(() => button('Keep a snapshot').count(), 0, 'buttons for snapshots')
+    await accessible('app')
+    await tab('Status')
+    await page.getByText('not measured').waitFor()
+  })
   await step('apps of the workspace are listed, and an app is removed without its files', async () => {
     await page.goto(`${input.url}/#/apps?new=1`)
     const form = page.getByRole('dialog', { name: 'New app' })

@@ -179,13 +179,14 @@ function History({ of: a, path, version, write }: { of: App; path: string; versi
   return (
     <>
       <Trouble of={found.problem} again={found.reload} />
+      {a.directory && <p class="dim">This app has no snapshots and no branches, because it shares the sandbox of its workspace with other programs.</p>}
       <Table name="Revisions" rows={found.data} id={(r) => String(r.number)} empty={<Empty title="No revisions yet" />}
-        tools={write && <Act class="small" disabled={busy} act={() => send('POST', `${path}/snapshot`)} done="Saves the sandbox as it is now, with its databases">Keep a snapshot</Act>}
+        tools={write && !a.directory && <Act class="small" disabled={busy} act={() => send('POST', `${path}/snapshot`)} done="Saves the sandbox as it is now, with its databases">Keep a snapshot</Act>}
         columns={[
           { head: 'Revision', cell: (r) => r.number, by: (r) => r.number, number: true },
           { head: 'What', cell: (r) => <>{r.message.split('\n')[0]}{r.number === a.revision && <span class="dim"> (now)</span>}</>, by: (r) => r.message },
           { head: 'Files', cell: (r) => r.changed?.length ?? 0, by: (r) => r.changed?.length, number: true, wide: true },
-          { head: 'Snapshot', cell: (r) => (r.snapshot ? <span title={r.snapshot.id}>{bytes(r.snapshot.size)}</span> : '–'), by: (r) => Number(r.snapshot?.size ?? 0), number: true, wide: true },
+          ...(a.directory ? [] : [{ head: 'Snapshot', cell: (r: AppRevision) => (r.snapshot ? <span title={r.snapshot.id}>{bytes(r.snapshot.size)}</span> : '–'), by: (r: AppRevision) => Number(r.snapshot?.size ?? 0), number: true, wide: true }]),
           { head: 'Who', cell: (r) => (r.actor ? <Id of={r.actor} /> : '–'), by: (r) => r.actor, wide: true },
           { head: 'When', cell: (r) => <Ago at={r.created_at} />, by: (r) => r.created_at, number: true, wide: true },
           { head: '', cell: (r) => <div class="row">
@@ -230,7 +231,7 @@ function Status({ of: a, path }: { of: App; path: string }) {
       {s?.alerts?.map((x) => <p key={x.metric} class="err" role="status">{x.text}: {x.action.replaceAll('_', ' ')}, <Ago at={x.since} /></p>)}
       {s && <Facts of={[
         ['Server', <State of={s.healthy ? 'ready' : a.state === 'stopped' ? 'stopped' : 'failed'} />], ['Checked', <Ago at={s.checked_at} />], ['Answers after', s.healthy ? duration(seconds(s.latency)) : '–'],
-        ['Startup', seconds(s.startup) ? duration(seconds(s.startup)) : '–'], ['Memory', bytes(s.memory)], ['Files', s.files],
+        ['Startup', seconds(s.startup) ? duration(seconds(s.startup)) : '–'], ['Memory', a.directory ? 'not measured' : bytes(s.memory)], ['Files', s.files],
         ['Files are read and written in', seconds(s.file_time) ? duration(seconds(s.file_time)) : '–'],
         ['Reads without the sandbox', `${Math.round(s.cache_hits * 100)} %`], ['Failed operations', `${Math.round(s.errors * 100)} %`],
         ...(a.directory ? [['Directory', <code>{visible(a.directory)}</code>], ['Start command', <code>{visible(a.start ?? '')}</code>], ['Port', a.port]] as [string, ComponentChildren][] : []),

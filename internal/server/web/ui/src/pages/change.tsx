@@ -48,14 +48,15 @@ export function Change({ of: a, path, write, updates, mode, setMode, element, se
         <Button class="small" aria-pressed={mode === 'text'} onClick={() => setMode('text')}>Apply a text</Button>
       </span>
     </span>}>
-      {write && <div hidden={mode !== 'prompt'}><Prompt path={path} busy={busy} element={element} setElement={setElement} /></div>}
+      {write && <div hidden={mode !== 'prompt'}><Prompt path={path} busy={busy} alone={!a.directory} element={element} setElement={setElement} /></div>}
       {write && <div hidden={mode !== 'text'}><Apply path={path} busy={busy} /></div>}
       <Done updates={updates} />
     </Card>
   )
 }
 
-function Prompt({ path, busy, element, setElement }: { path: string; busy: boolean; element?: AppElement; setElement: (e?: AppElement) => void }) {
+/** A prompt for a model. Only an app that is alone in its sandbox can have several attempts. */
+function Prompt({ path, busy, alone, element, setElement }: { path: string; busy: boolean; alone: boolean; element?: AppElement; setElement: (e?: AppElement) => void }) {
   const [prompt, setPrompt] = useState('')
   const [bounds, setBounds] = useState({ model: '', rounds: '', cost: '', attempts: '', command: '', judge: '', criteria: '' })
   const [by, setBy] = useState('') // who compares attempts
@@ -64,7 +65,7 @@ function Prompt({ path, busy, element, setElement }: { path: string; busy: boole
   const [problem, setProblem] = useState<ReturnType<typeof problemOf>>()
   const box = useRef<HTMLTextAreaElement>(null)
   useEffect(() => { if (element) box.current?.focus() }, [element])
-  const several = Number(bounds.attempts) > 1 || bounds.model.includes(',')
+  const several = alone && (Number(bounds.attempts) > 1 || bounds.model.includes(','))
   const ready = Boolean(prompt.trim()) && !busy && !sending
   const ask = async () => {
     if (!ready) return
@@ -100,10 +101,12 @@ function Prompt({ path, busy, element, setElement }: { path: string; busy: boole
       <details>
         <summary class="dim">Model and limits</summary>
         <div class="bounds">
-          <Field label="Model" hint="Empty means the node's default. Several models, separated by commas, take turns."><input placeholder="openai:gpt-5" maxLength={2000} {...bound('model')} /></Field>
+          <Field label="Model" hint={`Empty means the node's default.${alone ? ' Several models, separated by commas, take turns.' : ''}`}><input placeholder="openai:gpt-5" maxLength={2000} {...bound('model')} /></Field>
           <Field label="Rounds" hint="Maximum number of the model's answers."><input type="number" min={1} max={10} placeholder="3" {...bound('rounds')} /></Field>
           <Field label="Cost" hint="Maximum cost; the edit ends when it is reached."><input type="number" min={0} step="any" placeholder="none" {...bound('cost')} /></Field>
-          <Field label="Attempts" hint="Attempts run at the same time; the best one is applied."><input type="number" min={1} max={8} placeholder="1" {...bound('attempts')} /></Field>
+          {alone
+            ? <Field label="Attempts" hint="Attempts run at the same time; the best one is applied."><input type="number" min={1} max={8} placeholder="1" {...bound('attempts')} /></Field>
+            : <small class="dim">Several attempts need a sandbox each, and this app shares the sandbox of its workspace.</small>}
           {several && <>
             <Field label="Judge" hint="Compares the attempts whose app works.">
               <select value={by} onChange={(e) => setBy(e.currentTarget.value)}>
