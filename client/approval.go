@@ -82,8 +82,8 @@ func VerifyApproval(a v1.Approval, key []byte) (r v1.ApprovalRecord, err error) 
 	}
 	says := v1.ApprovalRecord{
 		Approval: a.ID, Owner: a.Owner, SandboxID: a.SandboxID, Maker: a.Maker, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: a.Secrets,
-		Rule: a.Rule, Digest: a.Digest, RequestedAt: a.CreatedAt, Decision: a.State, Reason: a.Reason, Decider: a.Decider,
-		AllSandboxes: a.AllSandboxes, WholeRule: a.WholeRule,
+		Rule: a.Rule, Digest: a.Digest, BodySHA256: a.BodySHA256, RequestedAt: a.CreatedAt, Decision: a.State, Reason: a.Reason, Decider: a.Decider,
+		AllSandboxes: a.AllSandboxes, WholeRule: a.WholeRule, Exact: a.Exact,
 		RememberedUntil: r.RememberedUntil, // a forgotten decision ends earlier
 	}
 	if a.EndedAt != nil {

@@ -30,6 +30,8 @@ type Approval struct {
 	BodyBase64 []byte `json:"body_base64,omitempty" doc:"First 4 KiB of the body in base64, if they are not text"`
 	BodySize   int    `json:"body_size" doc:"Number of bytes of the body that the rule examined"`
 	Digest     string `json:"digest" doc:"SHA-256 of the whole request with its body; requests with the same digest wait together"`
+	BodySHA256 string `json:"body_sha256,omitempty" doc:"SHA-256 of the whole body, in hex"`
+	ExactOnly  bool   `json:"exact_only,omitempty" doc:"The rule says ask_exact: decisions are remembered only for requests with the same query and body"`
 
 	CreatedAt time.Time  `json:"created_at"`
 	ExpiresAt time.Time  `json:"expires_at" doc:"Time at which the request is refused if nobody decides"`
@@ -40,6 +42,7 @@ type Approval struct {
 	RememberedUntil *time.Time `json:"remembered_until,omitempty" doc:"Time until which the decision applies to later requests"`
 	AllSandboxes    bool       `json:"all_sandboxes,omitempty" doc:"The decision applies to requests of all sandboxes of the owner; by default only of the same sandbox"`
 	WholeRule       bool       `json:"whole_rule,omitempty" doc:"The decision applies to all requests that match the same rule with the same secrets; by default only to requests with the same host, port, method and path"`
+	Exact           bool       `json:"exact,omitempty" doc:"The decision applies only to requests with the same query and body; by default to requests with any"`
 
 	Record    string `json:"record,omitempty" doc:"Signed record of the decision: the exact bytes, which are JSON"`
 	Signature []byte `json:"signature,omitempty" doc:"Ed25519 signature of record"`
@@ -59,6 +62,7 @@ type ApprovalRecord struct {
 	Secrets     []string  `json:"secrets"`
 	Rule        string    `json:"rule"`
 	Digest      string    `json:"digest"`
+	BodySHA256  string    `json:"body_sha256,omitempty"`
 	RequestedAt time.Time `json:"requested_at"`
 
 	Decision        string     `json:"decision"`
@@ -68,13 +72,14 @@ type ApprovalRecord struct {
 	RememberedUntil *time.Time `json:"remembered_until,omitempty"`
 	AllSandboxes    bool       `json:"all_sandboxes,omitempty"`
 	WholeRule       bool       `json:"whole_rule,omitempty"`
+	Exact           bool       `json:"exact,omitempty"`
 }
 
 // An ApprovalDecision is a decision on an approval.
 type ApprovalDecision struct {
 	Allow    *bool             `json:"allow" doc:"True allows the request, false refuses it"`
 	Reason   string            `json:"reason,omitempty" doc:"Reason, which the program sees; at most 500 bytes" example:"agreed with the bank"`
-	Remember *ApprovalRemember `json:"remember,omitempty" doc:"Apply the decision to later requests too, whatever their query and body; absent means this request only"`
+	Remember *ApprovalRemember `json:"remember,omitempty" doc:"Apply the decision to later requests too, with any query and body unless exact is true; absent means this request only"`
 }
 
 // An ApprovalRemember selects the later requests that a decision covers. They belong to
@@ -84,6 +89,7 @@ type ApprovalRemember struct {
 	Until        *time.Time `json:"until,omitempty" doc:"End of the duration; send either for or until"`
 	AllSandboxes bool       `json:"all_sandboxes,omitempty" doc:"The decision applies to requests of all sandboxes of the owner; by default only of the same sandbox"`
 	WholeRule    bool       `json:"whole_rule,omitempty" doc:"Apply the decision to all requests that match the same rule; by default to requests with the same host, port, method and path"`
+	Exact        bool       `json:"exact,omitempty" doc:"Apply the decision only to requests with the same query and body; excludes whole_rule; always true for a rule that says ask_exact"`
 }
 
 // An ApprovalKey is the key that signs decisions now.

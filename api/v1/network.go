@@ -78,7 +78,7 @@ type RequestRule struct {
 	Path    string   `json:"path,omitempty" maxLength:"1024" doc:"Decoded path without the query; * matches any text within a segment, and /** at the end everything below; absent means /**" example:"/v1/messages"`
 	Body    []string `json:"body,omitempty" doc:"Conditions that a JSON body must all fulfil: PATH absent, present, in LIST, not_in LIST, max NUMBER or keys LIST" example:"[\"mcp_servers absent\",\"model in [\\\"small-*\\\"]\"]"`
 	MaxBody Bytes    `json:"max_body,omitempty" doc:"Maximum size of a body that the rule examines; absent means 1MiB"`
-	Action  string   `json:"action,omitempty" enum:"allow,deny,ask" doc:"allow, deny or ask; ask makes the request wait for approval; absent means allow"`
+	Action  string   `json:"action,omitempty" enum:"allow,deny,ask,ask_exact" doc:"allow, deny, ask or ask_exact; ask makes the request wait for approval; with ask_exact, no decision applies to later requests with another query or body; absent means allow"`
 	Reason  string   `json:"reason,omitempty" maxLength:"300" doc:"Reason, which the program sees on refusal and approvers see"`
 }
 

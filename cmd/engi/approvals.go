@@ -112,6 +112,9 @@ func approvalFacts(a v1.Approval) (f facts) {
 	f.add("made by", "%s", a.Maker)
 	f.add("owner", "%s", a.Owner)
 	f.add("state", "%s", a.State)
+	if a.ExactOnly {
+		f.add("remember", "only for the same query and body, because the rule says ask_exact")
+	}
 	f.add("asked", "%s", ago(a.CreatedAt))
 	if a.State == v1.ApprovalPending {
 		f.add("expires", "in %s", short(time.Until(a.ExpiresAt)))
@@ -126,9 +129,12 @@ func approvalFacts(a v1.Approval) (f facts) {
 
 // rememberedLine returns a text for the later requests that a decision covers.
 func rememberedLine(a v1.Approval) string {
-	what, where := "requests like it", "of this sandbox"
+	what, where := "the same host, port, method and path, any query and body,", "of this sandbox"
 	if a.WholeRule {
 		what = "all that the rule asks about"
+	}
+	if a.Exact {
+		what = "exactly this request"
 	}
 	if a.AllSandboxes {
 		where = "of all sandboxes"
@@ -140,18 +146,19 @@ func rememberedLine(a v1.Approval) string {
 type approvalAnswer struct {
 	IDs          []string      `arg:"" name:"id" help:"Approvals." placeholder:"ID"`
 	Reason       string        `short:"r" help:"Reason, which the program sees." placeholder:"TEXT"`
-	For          time.Duration `help:"Apply the decision to later requests with the same host, port, method and path, for this long; 720h at most." placeholder:"DURATION"`
+	For          time.Duration `help:"Apply the decision to later requests with the same host, port, method and path, and any query and body, for this long; 720h at most." placeholder:"DURATION"`
 	AllSandboxes bool          `help:"With --for: include requests of the owner's other sandboxes."`
-	WholeRule    bool          `help:"With --for: include all requests that match the same rule with the same secrets."`
+	WholeRule    bool          `help:"With --for: include all requests that match the same rule with the same secrets." xor:"exact"`
+	Exact        bool          `help:"With --for: only requests with the same query and body." xor:"exact"`
 }
 
 func (x approvalAnswer) run(ctx context.Context, g *globals, allow bool) error {
 	q := v1.ApprovalDecision{Allow: &allow, Reason: x.Reason}
-	if x.For != 0 || x.AllSandboxes || x.WholeRule {
+	if x.For != 0 || x.AllSandboxes || x.WholeRule || x.Exact {
 		if x.For <= 0 {
-			return engi.Errorf(engi.Invalid, "--all-sandboxes and --whole-rule need --for").WithRemedy("say for how long to remember the decision, like --for 1h")
+			return engi.Errorf(engi.Invalid, "--all-sandboxes, --whole-rule and --exact need --for").WithRemedy("say for how long to remember the decision, like --for 1h")
 		}
-		q.Remember = &v1.ApprovalRemember{For: v1.Duration(x.For), AllSandboxes: x.AllSandboxes, WholeRule: x.WholeRule}
+		q.Remember = &v1.ApprovalRemember{For: v1.Duration(x.For), AllSandboxes: x.AllSandboxes, WholeRule: x.WholeRule, Exact: x.Exact}
 	}
 	return each(ctx, g, x.IDs, func(d *connection, id string) (v1.Approval, error) { return d.DecideApproval(ctx, id, q) },
 		func(a v1.Approval) string { return a.ID + " " + a.State })
@@ -164,6 +171,7 @@ func (approvalsAllow) Help() string {
 
 Examples:
   engi approvals allow apv_u2dmwmlezjgprkqrgppgcz2mgu
+  engi approvals allow apv_u2dmwmlezjgprkqrgppgcz2mgu --for 24h --exact
   engi approvals allow apv_u2dmwmlezjgprkqrgppgcz2mgu --for 1h --whole-rule --reason 'agreed with the bank'`
 }
 
@@ -304,8 +312,8 @@ type approvalsWatch struct{}
 
 func (approvalsWatch) Help() string {
 	return `Shows each waiting request, the oldest first, and reads an answer from standard input: y allows it,
-n refuses it, yh and nh also apply to similar requests for one hour, and any other answer leaves the
-decision to others. With --json, prints events of approvals, one per line, and asks nothing.
+n refuses it, yh and nh also apply to requests with the same host, port, method and path, and any query and
+body, for one hour, ye and ne only to exactly the same request, and any other answer leaves the decision to others. With --json, prints events of approvals, one per line, and asks nothing.
 
 Examples:
   engi approvals watch
@@ -385,7 +393,11 @@ func (g *globals) askAbout(ctx context.Context, d *connection, id string, lines 
 		default:
 		}
 	}
-	fmt.Fprint(g.err, "allow? [y/n, yh/nh for an hour, Enter to leave it] ")
+	similar := "yh/nh for an hour with any query and body, "
+	if a.ExactOnly {
+		similar = ""
+	}
+	fmt.Fprintf(g.err, "allow? [y/n, %sye/ne for an hour for exactly this request, Enter to leave it] ", similar)
 	var line string
 	var ok bool
 	select {
@@ -398,16 +410,16 @@ func (g *globals) askAbout(ctx context.Context, d *connection, id string, lines 
 	}
 	q := v1.ApprovalDecision{}
 	switch line = strings.ToLower(line); line {
-	case "y", "yes", "yh":
+	case "y", "yes", "yh", "ye":
 		q.Allow = new(true)
-	case "n", "no", "nh":
+	case "n", "no", "nh", "ne":
 		q.Allow = new(false)
 	default:
 		g.note("%s is left to others", a.ID)
 		return false, nil
 	}
-	if strings.HasSuffix(line, "h") {
-		q.Remember = &v1.ApprovalRemember{For: v1.Duration(time.Hour)}
+	if slices.Contains([]string{"yh", "nh", "ye", "ne"}, line) {
+		q.Remember = &v1.ApprovalRemember{For: v1.Duration(time.Hour), Exact: strings.HasSuffix(line, "e")}
 	}
 	a, err = d.DecideApproval(ctx, id, q)
 	switch {

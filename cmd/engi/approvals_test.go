@@ -46,7 +46,7 @@ func TestApprovalsCommands(t *testing.T) {
 	has(out, "request    POST api.example.com/v1/pay", `body       {"amount": 5}`, "rule       ask POST api.example.com/*", "expires    in 1")
 	_, said := run(1, w.User, "", "allow", string(a.ID))
 	has(said, "does not have the scope approvals", "engi key create --scope approvals")
-	_, said = run(1, decider, "", "allow", string(a.ID), "--whole-rule")
+	_, said = run(1, decider, "", "allow", string(a.ID), "--exact")
 	has(said, "need --for")
 	run(1, decider, "", "verify", string(a.ID))
 	out, _ = run(0, decider, "", "allow", string(a.ID), "--for", "1h", "--all-sandboxes", "-r", "agreed")
@@ -57,7 +57,7 @@ func TestApprovalsCommands(t *testing.T) {
 	_, said = run(1, decider, "", "deny", string(a.ID))
 	has(said, "it is allowed already")
 	out, _ = run(0, decider, "", "remembered")
-	has(out, string(a.ID), "allowed", "requests like it of all sandboxes until ")
+	has(out, string(a.ID), "allowed", "the same host, port, method and path, any query and body, of all sandboxes until ")
 
 	// The signature, at the server and without it.
 	out, _ = run(0, decider, "", "verify", string(a.ID))
@@ -89,6 +89,16 @@ func TestApprovalsCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 || all[0].Decider == "" {
 		t.Errorf("%v %s", err, out)
 	}
+
+	// The hour of a decision may be for exactly the same request, and a rule may leave nothing else.
+	a, _ = w.Hold("ann", "/exact")
+	_, said = run(0, decider, "ye\n", "watch")
+	has(said, "yh/nh for an hour with any query and body, ye/ne for an hour for exactly this request", string(a.ID)+" is allowed")
+	out, _ = run(0, decider, "", "remembered")
+	has(out, string(a.ID), "exactly this request of this sandbox until ")
+	run(0, decider, "", "forget", string(a.ID))
+	out, _ = run(0, decider, "", "show", string(a.ID))
+	has(out, "remembered exactly this request")
 
 	// One allowed, one refused for an hour, one left, and then nobody answers.
 	_, first := w.Hold("ann", "/1")

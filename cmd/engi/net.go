@@ -149,12 +149,12 @@ func grantOf(text string) (g v1.Grant, err error) {
 	return g, nil
 }
 
-// requestOf parses [allow|deny|ask] METHOD[,METHOD]|* HOST[/PATH] [where CONDITION{; CONDITION}],
+// requestOf parses [allow|deny|ask|ask_exact] METHOD[,METHOD]|* HOST[/PATH] [where CONDITION{; CONDITION}],
 // where a host may have a scheme and a port.
 func requestOf(text string) (r v1.RequestRule, err error) {
 	head, conditions, conditional := strings.Cut(text, " where ")
 	words := strings.Fields(head)
-	if len(words) == 3 && slices.Contains([]string{"allow", "deny", "ask"}, words[0]) {
+	if len(words) == 3 && slices.Contains([]string{"allow", "deny", "ask", "ask_exact"}, words[0]) {
 		r.Action, words = words[0], words[1:]
 	}
 	if len(words) != 2 {

@@ -42,6 +42,7 @@ func TestRequestsOnTheCommandLine(t *testing.T) {
 		"GET,HEAD *.example.com":                                             {Host: "*.example.com", Methods: []string{"GET", "HEAD"}},
 		"deny * api.example.com/admin/**":                                    {Action: "deny", Host: "api.example.com", Path: "/admin/**"},
 		"ask DELETE http://a.example.com:8080/x":                             {Action: "ask", Methods: []string{"DELETE"}, Host: "http://a.example.com:8080", Path: "/x"},
+		"ask_exact POST a.example.com/pay":                                   {Action: "ask_exact", Methods: []string{"POST"}, Host: "a.example.com", Path: "/pay"},
 		"POST https://a.example.com":                                         {Methods: []string{"POST"}, Host: "https://a.example.com"},
 		`POST a.example.com/m where mcp_servers absent; model in ["a", "b"]`: {Methods: []string{"POST"}, Host: "a.example.com", Path: "/m", Body: []string{"mcp_servers absent", `model in ["a", "b"]`}},
 	} {

@@ -19,6 +19,7 @@ type HeldRequest struct {
 	Path    string   // escaped, with the query
 	Secrets []string // names of the secrets that would be added, from the policy
 	Rule    string   // rule that asks, as the policy writes it
+	Exact   bool     // decisions apply only to requests with the same query and body, because of the policy
 	Body    []byte   // whole body, for the people who decide; valid and unchanged until Ask returns
 }
 
@@ -45,6 +46,7 @@ type Approval struct {
 
 	BodySize int    // number of bytes that the rule examined
 	Digest   string // SHA-256 of the whole request with its body, in hex
+	BodyHash string // SHA-256 of the whole body, in hex; empty in approvals of earlier versions
 	Maker    string // ID of the key or run that created the sandbox; empty if it is unknown
 	State    ApprovalState
 	Created  time.Time
@@ -93,13 +95,13 @@ func (s ApprovalState) CanBecome(next ApprovalState) bool {
 	return s == ApprovalPending && next != ApprovalPending && slices.Contains(ApprovalStates(), next)
 }
 
-// An ApprovalMemory says to which later requests a decision also applies, whatever
-// their query and body. The requests have the same owner, and match the same rule
-// with the same secrets.
+// An ApprovalMemory says to which later requests a decision also applies. The requests
+// have the same owner, and match the same rule with the same secrets.
 type ApprovalMemory struct {
 	Until        time.Time // zero means none
 	AllSandboxes bool      // include requests of all sandboxes of the owner; false means the same sandbox
 	WholeRule    bool      // include all requests that match the rule; false means the same host, port, method and path
+	Exact        bool      // only requests with the same query and body; false means any; excludes WholeRule
 }
 
 // An ApprovalAnswer is a decision on an approval.

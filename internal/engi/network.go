@@ -88,7 +88,12 @@ const (
 	RequestAllow RequestAction = "allow"
 	RequestDeny  RequestAction = "deny"
 	RequestAsk   RequestAction = "ask" // the request waits for the decision of an [Approver]
+	// RequestAskExact is like RequestAsk, but no decision applies to later requests with another query or body.
+	RequestAskExact RequestAction = "ask_exact"
 )
+
+// Asks reports whether requests wait for a decision.
+func (a RequestAction) Asks() bool { return a == RequestAsk || a == RequestAskExact }
 
 // A GrantUse says how a secret is added to a request.
 type GrantUse string

@@ -29,6 +29,7 @@ type approvalEvent struct {
 	Rule     string         `json:"rule"`
 	BodySize int            `json:"body_size"`
 	Expires  time.Time      `json:"expires_at"`
+	Exact    bool           `json:"exact_only,omitempty"`
 
 	State     engi.ApprovalState `json:"state"`
 	Reason    string             `json:"reason,omitempty"`
@@ -39,13 +40,13 @@ type approvalEvent struct {
 
 func (t *tx) recordApproval(ctx context.Context, a engi.Approval, kind string) error {
 	return t.record(ctx, a.Owner, string(a.ID), kind, approvalEvent{
-		Sandbox: a.Sandbox, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, BodySize: a.BodySize, Expires: a.Expires,
+		Sandbox: a.Sandbox, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, BodySize: a.BodySize, Expires: a.Expires, Exact: a.Exact,
 		State: a.State, Reason: a.Reason, Record: string(a.Record), Signature: a.Signature, PublicKey: a.PublicKey,
 	})
 }
 
 const approvalColumns = `id, owner, sandbox, host, port, method, path, secrets, rule, body, body_size, digest, maker,
-	state, created, expires, ended, decider, reason, until, all_sandboxes, whole_rule, record, signature, public_key`
+	state, created, expires, ended, decider, reason, until, all_sandboxes, whole_rule, record, signature, public_key, exact_only, exact, body_hash`
 
 func (s approvalStore) Put(ctx context.Context, a engi.Approval) (_ engi.Approval, err error) {
 	defer engi.Annotate(&err, "put approval %s", a.ID)
@@ -61,10 +62,10 @@ func (s approvalStore) Put(ctx context.Context, a engi.Approval) (_ engi.Approva
 		if len(makers) > 0 {
 			a.Maker = makers[0]
 		}
-		if _, err := t.exec(ctx, `INSERT INTO approvals (`+approvalColumns+`) VALUES (`+marks(25)+`)`,
+		if _, err := t.exec(ctx, `INSERT INTO approvals (`+approvalColumns+`) VALUES (`+marks(28)+`)`,
 			a.ID, a.Owner, a.Sandbox, a.Host, a.Port, a.Method, a.Path, secrets, a.Rule, bytesOf(a.Body), a.BodySize, a.Digest, a.Maker,
 			a.State, nanos(a.Created), nanos(a.Expires), nanos(a.Ended), a.Decider, a.Reason, nanos(a.Memory.Until), a.Memory.AllSandboxes, a.Memory.WholeRule,
-			bytesOf(a.Record), bytesOf(a.Signature), bytesOf(a.PublicKey)); err != nil {
+			bytesOf(a.Record), bytesOf(a.Signature), bytesOf(a.PublicKey), a.Exact, a.Memory.Exact, a.BodyHash); err != nil {
 			return err
 		}
 		return t.recordApproval(ctx, a, engi.EventApprovalRequested)
@@ -90,8 +91,8 @@ func (s approvalStore) End(ctx context.Context, a engi.Approval) (err error) {
 }
 
 func (t *tx) endApproval(ctx context.Context, a engi.Approval) error {
-	if _, err := t.exec(ctx, `UPDATE approvals SET state = ?, ended = ?, decider = ?, reason = ?, until = ?, all_sandboxes = ?, whole_rule = ?, record = ?, signature = ?, public_key = ? WHERE id = ?`,
-		a.State, nanos(a.Ended), a.Decider, a.Reason, nanos(a.Memory.Until), a.Memory.AllSandboxes, a.Memory.WholeRule, bytesOf(a.Record), bytesOf(a.Signature), bytesOf(a.PublicKey), a.ID); err != nil {
+	if _, err := t.exec(ctx, `UPDATE approvals SET state = ?, ended = ?, decider = ?, reason = ?, until = ?, all_sandboxes = ?, whole_rule = ?, exact = ?, record = ?, signature = ?, public_key = ? WHERE id = ?`,
+		a.State, nanos(a.Ended), a.Decider, a.Reason, nanos(a.Memory.Until), a.Memory.AllSandboxes, a.Memory.WholeRule, a.Memory.Exact, bytesOf(a.Record), bytesOf(a.Signature), bytesOf(a.PublicKey), a.ID); err != nil {
 		return err
 	}
 	return t.recordApproval(ctx, a, map[engi.ApprovalState]string{
@@ -165,7 +166,7 @@ func scanApproval(row scanner) (a engi.Approval, err error) {
 	var secrets string
 	var created, expires, ended, until int64
 	if err := row.Scan(&a.ID, &a.Owner, &a.Sandbox, &a.Host, &a.Port, &a.Method, &a.Path, &secrets, &a.Rule, &a.Body, &a.BodySize, &a.Digest, &a.Maker,
-		&a.State, &created, &expires, &ended, &a.Decider, &a.Reason, &until, &a.Memory.AllSandboxes, &a.Memory.WholeRule, &a.Record, &a.Signature, &a.PublicKey); err != nil {
+		&a.State, &created, &expires, &ended, &a.Decider, &a.Reason, &until, &a.Memory.AllSandboxes, &a.Memory.WholeRule, &a.Record, &a.Signature, &a.PublicKey, &a.Exact, &a.Memory.Exact, &a.BodyHash); err != nil {
 		return a, err
 	}
 	a.Created, a.Expires, a.Ended, a.Memory.Until = moment(created), moment(expires), moment(ended), moment(until)

@@ -15,10 +15,10 @@ var approvedAt = time.Date(2026, 11, 20, 23, 0, 0, 123456000, time.UTC)
 // anApproval returns a pending approval of owner.
 func anApproval(owner engi.Owner) engi.Approval {
 	return engi.Approval{
-		ID: engi.NewApprovalID(), State: engi.ApprovalPending, Created: approvedAt, Expires: approvedAt.Add(time.Minute), BodySize: 5, Digest: "d",
+		ID: engi.NewApprovalID(), State: engi.ApprovalPending, Created: approvedAt, Expires: approvedAt.Add(time.Minute), BodySize: 5, Digest: "d", BodyHash: "b",
 		HeldRequest: engi.HeldRequest{
 			Owner: owner, Sandbox: engi.NewSandboxID(), Host: "api.example.com", Port: 443, Method: "POST", Path: "/v1/x",
-			Secrets: []string{"a", "b"}, Rule: "ask POST api.example.com", Body: []byte("\xff\x00x"),
+			Secrets: []string{"a", "b"}, Rule: "ask_exact POST api.example.com", Exact: true, Body: []byte("\xff\x00x"),
 		},
 	}
 }
@@ -73,7 +73,7 @@ func approvalPromises(t *testing.T, open func(*testing.T) approval.Store) {
 		for _, state := range engi.ApprovalStates()[1:] {
 			a := put(t, s, anApproval("ann"))
 			a.Decider, a.Reason, a.Record, a.Signature, a.PublicKey = "key_x", "because", []byte(`{"a":1}`), []byte{1}, []byte{2}
-			a.Memory = engi.ApprovalMemory{Until: approvedAt.Add(time.Hour), AllSandboxes: true, WholeRule: true}
+			a.Memory = engi.ApprovalMemory{Until: approvedAt.Add(time.Hour), AllSandboxes: true, WholeRule: true, Exact: true}
 			a = end(t, s, a, state, approvedAt.Add(time.Second))
 			got, err := s.Get(t.Context(), "ann", a.ID)
 			if diff := cmp.Diff(a, got); diff != "" || err != nil {

@@ -39,7 +39,7 @@ func (d deciding) Request(ctx context.Context, w engi.Webhook, secret string, de
 	if err := json.Unmarshal(e.Data, &data); err != nil {
 		return nil, nil, engi.Errorf(engi.Internal, "decode event %s: %v", e.ID, err)
 	}
-	data["maker"], data["digest"] = a.Maker, a.Digest
+	data["maker"], data["digest"], data["body_sha256"] = a.Maker, a.Digest, a.BodyHash
 	if utf8.Valid(a.Body) {
 		data["body"] = string(a.Body)
 	} else {
@@ -61,12 +61,13 @@ func (d deciding) Answered(ctx context.Context, w engi.Webhook, e engi.Event, bo
 			Until        *time.Time `json:"until"`
 			AllSandboxes bool       `json:"all_sandboxes"`
 			WholeRule    bool       `json:"whole_rule"`
+			Exact        bool       `json:"exact"`
 		} `json:"remember"`
 	}
 	if err := json.Unmarshal(body, &q); err != nil || q.Allow == nil {
 		return nil // the receiver leaves the decision to others
 	}
-	x := engi.ApprovalAnswer{Allow: *q.Allow, Reason: q.Reason, Remember: engi.ApprovalMemory{AllSandboxes: q.Remember.AllSandboxes, WholeRule: q.Remember.WholeRule}}
+	x := engi.ApprovalAnswer{Allow: *q.Allow, Reason: q.Reason, Remember: engi.ApprovalMemory{AllSandboxes: q.Remember.AllSandboxes, WholeRule: q.Remember.WholeRule, Exact: q.Remember.Exact}}
 	switch r := q.Remember; {
 	case r.Until != nil:
 		x.Remember.Until = *r.Until

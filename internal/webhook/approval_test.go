@@ -82,6 +82,18 @@ func TestDecisionsOfWebhooks(t *testing.T) {
 	if err := approvals.Forget(t.Context(), "ann", all[0].ID); err != nil {
 		t.Fatal(err)
 	}
+	kind = `{"allow":true,"remember":{"for":"1h","all_sandboxes":true,"exact":true}}`
+	if d := <-ask("ann", "/exact", kind); !d.Allowed {
+		t.Errorf("%+v", d)
+	}
+	<-requests
+	if d := <-ask("ann", "/exact", kind); !d.Allowed || len(requests) > 0 {
+		t.Errorf("%+v, asked %d times more", d, len(requests))
+	}
+	if d := <-ask("ann", "/exact", `{"allow":false}`); d.Allowed {
+		t.Errorf("another body is allowed: %+v", d)
+	}
+	<-requests
 	// Another owner's webhook does not decide.
 	waits := ask("bob", "/", `{"allow":true}`)
 	var bobs []engi.Approval

@@ -181,8 +181,7 @@ func (m *Manager) prune(owner engi.Owner, gone func(engi.Approval) bool) {
 func (m *Manager) PublicKey() []byte { return slices.Clone(m.key.Public().(ed25519.PublicKey)) }
 
 // digest returns a digest that is equal for equal requests.
-func digest(r engi.HeldRequest) (string, error) {
-	body := sha256.Sum256(r.Body) // the body may be large
+func digest(r engi.HeldRequest, body [sha256.Size]byte) (string, error) {
 	text, err := json.Marshal([]any{r.Owner, r.Sandbox, r.Host, r.Port, r.Method, r.Path, r.Secrets, r.Rule, body[:]})
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), err
@@ -216,11 +215,12 @@ func (m *Manager) Ask(ctx context.Context, r engi.HeldRequest) (_ engi.ApprovalD
 		return engi.ApprovalDecision{Reason: why}, nil
 	}
 	r.Secrets = slices.Sorted(slices.Values(r.Secrets))
-	sum, err := digest(r)
+	body := sha256.Sum256(r.Body) // the body may be large
+	sum, err := digest(r, body)
 	if err != nil {
 		return engi.ApprovalDecision{}, engi.Errorf(engi.Internal, "%v", err)
 	}
-	h, fresh, known, err := m.join(r, sum)
+	h, fresh, known, err := m.join(r, sum, hex.EncodeToString(body[:]))
 	if err != nil || known != nil {
 		return known.decided(), err
 	}
@@ -271,11 +271,11 @@ func (d *recalled) decided() engi.ApprovalDecision {
 
 // join returns the remembered decision for a request, or the approval that it waits
 // for; fresh says that the caller must store that approval.
-func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *recalled, err error) {
+func (m *Manager) join(r engi.HeldRequest, sum, body string) (h *held, fresh bool, d *recalled, err error) {
 	now := time.Now().UTC()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if d := m.recall(r, now); d != nil {
+	if d := m.recall(r, body, now); d != nil {
 		return nil, false, d, nil
 	}
 	for _, bound := range []struct {
@@ -293,12 +293,12 @@ func (m *Manager) join(r engi.HeldRequest, sum string) (h *held, fresh bool, d *
 			m.rates[r.Owner] = rate.NewLimiter(perSecond, maxPerOwner)
 		}
 		if !m.rates[r.Owner].Allow() {
-			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes send too many DNS queries").WithRetry(engi.Retry{AfterMillis: 1000})
+			return nil, false, nil, engi.Errorf(engi.Exhausted, "this owner's sandboxes ask for too many decisions").WithRetry(engi.Retry{AfterMillis: 1000})
 		}
 		size := len(r.Body)
 		r.Body = bytes.Clone(r.Body[:min(size, maxBody)])
 		h = &held{stored: make(chan struct{}), done: make(chan struct{}), approval: engi.Approval{
-			ID: engi.NewApprovalID(), HeldRequest: r, BodySize: size, Digest: sum, State: engi.ApprovalPending, Created: now, Expires: now.Add(m.o.Wait),
+			ID: engi.NewApprovalID(), HeldRequest: r, BodySize: size, Digest: sum, BodyHash: body, State: engi.ApprovalPending, Created: now, Expires: now.Add(m.o.Wait),
 		}}
 		m.alike[sum], m.byID[h.approval.ID], fresh = h, h, true
 	}
@@ -316,17 +316,18 @@ func (m *Manager) count(r engi.HeldRequest, n int) {
 	}
 }
 
-// matches reports whether a remembered decision applies to r.
-func matches(a engi.Approval, r engi.HeldRequest) bool {
+// matches reports whether a remembered decision applies to r, whose body has the given hash.
+func matches(a engi.Approval, r engi.HeldRequest, body string) bool {
 	return a.Owner == r.Owner && a.Rule == r.Rule && slices.Equal(a.Secrets, r.Secrets) && (a.Memory.AllSandboxes || a.Sandbox == r.Sandbox) &&
-		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && withoutQuery(a.Path) == withoutQuery(r.Path))
+		(a.Memory.WholeRule || a.Host == r.Host && a.Port == r.Port && a.Method == r.Method && withoutQuery(a.Path) == withoutQuery(r.Path)) &&
+		(!a.Memory.Exact || a.Path == r.Path && a.BodyHash == body)
 }
 
 // recall returns the remembered decision for r; a refusal takes precedence. Callers
 // hold m.mu.
-func (m *Manager) recall(r engi.HeldRequest, now time.Time) (d *recalled) {
+func (m *Manager) recall(r engi.HeldRequest, body string, now time.Time) (d *recalled) {
 	for _, a := range m.remembered[r.Owner] {
-		if now.Before(a.Memory.Until) && matches(a, r) && (d == nil || d.Allowed) {
+		if now.Before(a.Memory.Until) && matches(a, r, body) && (d == nil || d.Allowed) {
 			d = new(recalled(a.Decision()))
 		}
 	}
@@ -445,9 +446,12 @@ func (m *Manager) Decide(ctx context.Context, viewer engi.Viewer, id engi.Approv
 		return a, engi.Errorf(engi.Conflict, "it is %s already", a.State).WithRemedy("if the program tries again, a new approval is requested; 'engi approvals list' shows the waiting ones")
 	case h == nil:
 		return a, engi.Errorf(engi.Conflict, "the program has stopped waiting").WithRemedy("if the program tries again, a new approval is requested")
+	case a.Exact && x.Remember.WholeRule:
+		return a, engi.Errorf(engi.Invalid, "the rule asks about each query and body, so no decision can apply to all of its requests").WithRemedy("remember the decision without the whole rule, or have the policy say ask instead of ask_exact")
 	case full:
 		return a, engi.Errorf(engi.Exhausted, "%d decisions are remembered already", maxRemembered).WithRemedy("forget some, remember a whole rule, or decide without remembering")
 	}
+	x.Remember.Exact = x.Remember.Exact || a.Exact && !x.Remember.Until.IsZero()
 	if a, err = m.decide(ctx, h, x); err != nil {
 		return a, err
 	}
@@ -458,7 +462,7 @@ func (m *Manager) Decide(ctx context.Context, viewer engi.Viewer, id engi.Approv
 	m.remembered[a.Owner] = append(m.remembered[a.Owner], a)
 	var others []*held
 	for _, other := range m.byID {
-		if matches(a, other.approval.HeldRequest) {
+		if matches(a, other.approval.HeldRequest, other.approval.BodyHash) {
 			others = append(others, other)
 		}
 	}
@@ -478,8 +482,10 @@ func check(x engi.ApprovalAnswer, now time.Time) error {
 	switch {
 	case len(x.Reason) > maxReason, !utf8.ValidString(x.Reason), strings.ContainsFunc(x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return engi.Errorf(engi.Invalid, "the reason has more than %d bytes, or characters that are not printable", maxReason).WithRemedy("write one short line")
-	case until.IsZero() && (x.Remember.AllSandboxes || x.Remember.WholeRule):
+	case until.IsZero() && (x.Remember.AllSandboxes || x.Remember.WholeRule || x.Remember.Exact):
 		return engi.Errorf(engi.Invalid, "the time until which to remember the decision is missing").WithRemedy("give an end, at most 30 days from now")
+	case x.Remember.Exact && x.Remember.WholeRule:
+		return engi.Errorf(engi.Invalid, "a decision cannot apply to the whole rule and only to the same query and body").WithRemedy("choose one of the two")
 	case !until.IsZero() && (!until.After(now) || until.After(now.Add(maxMemory))):
 		return engi.Errorf(engi.Invalid, "a decision cannot be remembered until %s", until.Format(time.RFC3339)).WithRemedy("choose an end in the future, at most 30 days from now")
 	}

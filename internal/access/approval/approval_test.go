@@ -334,6 +334,11 @@ func TestRemembered(t *testing.T) {
 	same := other(func(*engi.HeldRequest) {})
 	sandbox := other(func(r *engi.HeldRequest) { r.Sandbox = "sbx_other" })
 	path := other(func(r *engi.HeldRequest) { r.Path = "/pay/more" })
+	exact := request("/pay")
+	exactElsewhere := request("/pay")
+	exactElsewhere.Sandbox = "sbx_other"
+	query, body := request("/pay?q=1"), request("/pay")
+	body.Body = append(slices.Clone(body.Body), '\n')
 	both := other(func(r *engi.HeldRequest) { r.Path, r.Sandbox = "/pay/more", "sbx_other" })
 	for _, x := range []struct {
 		memory engi.ApprovalMemory
@@ -344,6 +349,8 @@ func TestRemembered(t *testing.T) {
 		{engi.ApprovalMemory{Until: until, AllSandboxes: true}, []engi.HeldRequest{same, sandbox}, []engi.HeldRequest{path, both}},
 		{engi.ApprovalMemory{Until: until, WholeRule: true}, []engi.HeldRequest{same, path}, []engi.HeldRequest{sandbox, both}},
 		{engi.ApprovalMemory{Until: until, AllSandboxes: true, WholeRule: true}, []engi.HeldRequest{same, sandbox, path, both}, nil},
+		{engi.ApprovalMemory{Until: until, Exact: true}, []engi.HeldRequest{exact}, []engi.HeldRequest{exactElsewhere, query, body, path}},
+		{engi.ApprovalMemory{Until: until, Exact: true, AllSandboxes: true}, []engi.HeldRequest{exact, exactElsewhere}, []engi.HeldRequest{query, body, both}},
 	} {
 		a := remember(request("/pay"), engi.ApprovalAnswer{Allow: true, Remember: x.memory})
 		asked := append(x.asked,
@@ -440,6 +447,51 @@ func TestRememberedDecidesOnWhatWaits(t *testing.T) {
 	<-apart
 }
 
+// TestRulesThatAskAboutEachBody checks that whoever decides on a request of such a rule cannot
+// allow another query or body, also not of one that waits already.
+func TestRulesThatAskAboutEachBody(t *testing.T) {
+	m, db := fresh(t, time.Hour)
+	held := func(path, body string) engi.HeldRequest {
+		r := request(path)
+		r.Exact, r.Body = true, []byte(body)
+		return r
+	}
+	first, other := ask(t.Context(), m, held("/pay", "1")), ask(t.Context(), m, held("/pay", "2"))
+	all := pending(t, m, 2)
+	i := slices.IndexFunc(all, func(a engi.Approval) bool { return string(a.Body) == "1" })
+	_, err := m.Decide(t.Context(), "ann", all[i].ID, engi.ApprovalAnswer{Allow: true, Remember: engi.ApprovalMemory{Until: time.Now().Add(time.Hour), WholeRule: true}})
+	if wantKind(t, "the whole rule", err, engi.Invalid); engi.RemedyOf(err) == "" {
+		t.Errorf("%v has no remedy", err)
+	}
+	a := decide(t, m, all[i].ID, engi.ApprovalAnswer{Allow: true, Remember: engi.ApprovalMemory{Until: time.Now().Add(time.Hour)}})
+	if got := <-first; !got.Allowed || !a.Memory.Exact || !a.Exact {
+		t.Errorf("%+v: %+v", got, a)
+	}
+	var r approval.Record
+	if err := json.Unmarshal(a.Record, &r); err != nil || !r.Exact || r.BodyHash == "" {
+		t.Errorf("%v: the record is %s", err, a.Record)
+	}
+	if left := pending(t, m, 1); string(left[0].Body) != "2" {
+		t.Errorf("%+v", left)
+	}
+	decide(t, m, all[1-i].ID, engi.ApprovalAnswer{})
+	if got := <-other; got.Allowed {
+		t.Errorf("%+v", got)
+	}
+	for _, m := range []*approval.Manager{m, open(t, store.Approvals(db), time.Hour)} {
+		if d, err := m.Ask(t.Context(), held("/pay", "1")); err != nil || !d.Allowed {
+			t.Errorf("%+v %v", d, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		c := ask(ctx, m, held("/pay?to=mallory", "1"))
+		waiting(t, m, 1)
+		cancel()
+		if got := <-c; got.err == nil {
+			t.Errorf("another query is not asked about: %+v", got)
+		}
+	}
+}
+
 func TestRememberedEnds(t *testing.T) {
 	m, _ := fresh(t, time.Hour)
 	c := ask(t.Context(), m, request("/pay"))
@@ -468,6 +520,8 @@ func TestBadAnswers(t *testing.T) {
 		"past":           {Remember: engi.ApprovalMemory{Until: now.Add(-time.Second)}},
 		"too far":        {Remember: engi.ApprovalMemory{Until: now.Add(31 * 24 * time.Hour)}},
 		"no end":         {Remember: engi.ApprovalMemory{WholeRule: true}},
+		"exact, no end":  {Remember: engi.ApprovalMemory{Exact: true}},
+		"exact and all":  {Remember: engi.ApprovalMemory{Until: now.Add(time.Hour), Exact: true, WholeRule: true}},
 		"long reason":    {Reason: string(make([]byte, 501))},
 		"control":        {Reason: "\x1b[2J"},
 		"not even UTF-8": {Reason: "\xff"},
@@ -504,7 +558,7 @@ func TestSignatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := approval.Record{
-		Approval: a.ID, Owner: "ann", Sandbox: a.Sandbox, Host: a.Host, Port: 443, Method: "POST", Path: "/pay", Secrets: []string{"token"}, Rule: a.Rule, Digest: a.Digest,
+		Approval: a.ID, Owner: "ann", Sandbox: a.Sandbox, Host: a.Host, Port: 443, Method: "POST", Path: "/pay", Secrets: []string{"token"}, Rule: a.Rule, Digest: a.Digest, BodyHash: "c2b11e657e12fd177359627ca89412018e2274d0873cfbfcf1fc50f685582e9e", // of {"amount":1}
 		Requested: a.Created, Decision: engi.ApprovalAllowed, Reason: "as <agreed>", Decider: "key_decider", Decided: a.Ended, Until: &until, AllSandboxes: true,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

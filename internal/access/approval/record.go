@@ -23,6 +23,7 @@ type Record struct {
 	Secrets   []string        `json:"secrets"`
 	Rule      string          `json:"rule"`
 	Digest    string          `json:"digest"`
+	BodyHash  string          `json:"body_sha256,omitempty"`
 	Requested time.Time       `json:"requested_at"`
 
 	Decision     engi.ApprovalState `json:"decision"`
@@ -32,13 +33,14 @@ type Record struct {
 	Until        *time.Time         `json:"remembered_until,omitempty"`
 	AllSandboxes bool               `json:"all_sandboxes,omitempty"`
 	WholeRule    bool               `json:"whole_rule,omitempty"`
+	Exact        bool               `json:"exact,omitempty"`
 }
 
 // sign adds the signed record of its decision to an approval.
 func (m *Manager) sign(a *engi.Approval) (err error) {
 	r := Record{
-		Approval: a.ID, Owner: a.Owner, Sandbox: a.Sandbox, Maker: a.Maker, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, Digest: a.Digest, Requested: a.Created,
-		Decision: a.State, Reason: a.Reason, Decider: a.Decider, Decided: a.Ended, AllSandboxes: a.Memory.AllSandboxes, WholeRule: a.Memory.WholeRule,
+		Approval: a.ID, Owner: a.Owner, Sandbox: a.Sandbox, Maker: a.Maker, Host: a.Host, Port: a.Port, Method: a.Method, Path: a.Path, Secrets: append([]string{}, a.Secrets...), Rule: a.Rule, Digest: a.Digest, BodyHash: a.BodyHash, Requested: a.Created,
+		Decision: a.State, Reason: a.Reason, Decider: a.Decider, Decided: a.Ended, AllSandboxes: a.Memory.AllSandboxes, WholeRule: a.Memory.WholeRule, Exact: a.Memory.Exact,
 	}
 	if !a.Memory.Until.IsZero() {
 		r.Until = &a.Memory.Until

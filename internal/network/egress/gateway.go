@@ -117,7 +117,7 @@ func (g *Gateway) compile(p engi.NetworkPolicy) (*policy.Policy, error) {
 	if len(p.Grants)+len(p.Headers)+len(p.Requests) > 0 && g.interceptor == nil {
 		return nil, engi.Errorf(engi.Unsupported, "this node has no secrets to grant").WithRemedy("leave out grants, header rules and request rules")
 	}
-	asks := func(r engi.RequestRule) bool { return r.Action == engi.RequestAsk }
+	asks := func(r engi.RequestRule) bool { return r.Action.Asks() }
 	if g.o.Approver == nil && (slices.ContainsFunc(p.Requests, asks) ||
 		slices.ContainsFunc(p.Grants, func(g engi.Grant) bool { return slices.ContainsFunc(g.Requests, asks) })) {
 		return nil, engi.Errorf(engi.Unsupported, "a request rule needs approvals, but this node has no approvals").WithRemedy("let the rule allow or deny")

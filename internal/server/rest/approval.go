@@ -82,7 +82,7 @@ func answerOf(q v1.ApprovalDecision) (x engi.ApprovalAnswer, err error) {
 	if m == nil {
 		return x, nil
 	}
-	x.Remember = engi.ApprovalMemory{AllSandboxes: m.AllSandboxes, WholeRule: m.WholeRule}
+	x.Remember = engi.ApprovalMemory{AllSandboxes: m.AllSandboxes, WholeRule: m.WholeRule, Exact: m.Exact}
 	switch {
 	case (m.For == 0) == (m.Until == nil):
 		return x, invalid("remember", "give for or until")
@@ -97,9 +97,9 @@ func answerOf(q v1.ApprovalDecision) (x engi.ApprovalAnswer, err error) {
 func approvalOf(x engi.Approval) v1.Approval {
 	out := v1.Approval{
 		ID: string(x.ID), Owner: string(x.Owner), SandboxID: string(x.Sandbox), Maker: x.Maker, State: string(x.State),
-		Host: x.Host, Port: int(x.Port), Method: x.Method, Path: x.Path, Secrets: orEmpty(x.Secrets), Rule: x.Rule, BodySize: x.BodySize, Digest: x.Digest,
+		Host: x.Host, Port: int(x.Port), Method: x.Method, Path: x.Path, Secrets: orEmpty(x.Secrets), Rule: x.Rule, BodySize: x.BodySize, Digest: x.Digest, BodySHA256: x.BodyHash, ExactOnly: x.Exact,
 		CreatedAt: x.Created.UTC(), ExpiresAt: x.Expires.UTC(), EndedAt: moment(x.Ended),
-		Decider: x.Decider, Reason: x.Reason, RememberedUntil: moment(x.Memory.Until), AllSandboxes: x.Memory.AllSandboxes, WholeRule: x.Memory.WholeRule,
+		Decider: x.Decider, Reason: x.Reason, RememberedUntil: moment(x.Memory.Until), AllSandboxes: x.Memory.AllSandboxes, WholeRule: x.Memory.WholeRule, Exact: x.Memory.Exact,
 		Record: string(x.Record), Signature: x.Signature, PublicKey: x.PublicKey,
 	}
 	if utf8.Valid(x.Body) {

@@ -40,7 +40,7 @@ func TestPoliciesComeBackWhole(t *testing.T) {
 			{Secret: "t", Hosts: []string{"*.example.org"}, Env: "TOKEN"}},
 		Headers: []engi.HeaderRule{{Host: "api.example.com", Headers: map[string]string{"X-Team": "${secrets.team}"}}},
 		Requests: []engi.RequestRule{{Host: "api.example.com", Path: "/v1/admin/**", Action: engi.RequestDeny, Reason: "for people only"},
-			{Host: "*.example.org", Methods: []string{"GET", "PUT"}, Path: "/files/*", Action: engi.RequestAsk, MaxBody: 2 << 20, Body: []string{"size max 10"}}, {Host: "http://api.example.com"}},
+			{Host: "*.example.org", Methods: []string{"GET", "PUT"}, Path: "/files/*", Action: engi.RequestAskExact, MaxBody: 2 << 20, Body: []string{"size max 10"}}, {Host: "http://api.example.com"}},
 		Proxy: &engi.UpstreamProxy{Address: "socks5://p.example.com:1080", User: "u", Password: "hunter2"},
 		Group: "shop", Name: "db",
 		Limits: engi.NetworkLimits{Up: 1 << 20, Down: 2000, Connections: 3, NewConnections: 4, Lookups: 5, Total: 1 << 30},

@@ -111,10 +111,17 @@ func TestHeldRequests(t *testing.T) {
 	if text := pay("6", answer(v1.ApprovalDecision{Allow: new(true)})); text != "answered" || got.Load() != 1 {
 		t.Errorf("allowed once: %s", text)
 	}
-	if text := pay("7", answer(v1.ApprovalDecision{Allow: new(true), Remember: &v1.ApprovalRemember{For: v1.Duration(time.Hour)}})); text != "answered" {
+	exactly := v1.ApprovalDecision{Allow: new(true), Remember: &v1.ApprovalRemember{For: v1.Duration(time.Hour), Exact: true}}
+	if text := pay("7", answer(exactly)); text != "answered" {
+		t.Errorf("allowed for exactly this request: %s", text)
+	}
+	if text := pay("7", nil); text != "answered" || got.Load() != 3 {
+		t.Errorf("exactly this request again: %s", text)
+	}
+	if text := pay("70", answer(v1.ApprovalDecision{Allow: new(true), Remember: &v1.ApprovalRemember{For: v1.Duration(time.Hour)}})); text != "answered" {
 		t.Errorf("allowed for an hour: %s", text)
 	}
-	if text := pay("8", nil); text != "answered" || got.Load() != 3 {
+	if text := pay("8", nil); text != "answered" || got.Load() != 5 {
 		t.Errorf("remembered: %s", text)
 	}
 }

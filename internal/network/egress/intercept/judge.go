@@ -66,7 +66,7 @@ func (x *exchange) judge(w http.ResponseWriter, r *http.Request) (int, error) {
 	switch rule := x.verdict.Rule; {
 	case x.verdict.Action == engi.RequestAllow:
 		return 0, nil
-	case x.verdict.Action == engi.RequestAsk:
+	case x.verdict.Action.Asks():
 		err = x.ask(w, r)
 	case rule != nil:
 		err = x.denied("request rule %q forbids it%s", rule.String(), because(rule.Reason))
@@ -196,7 +196,7 @@ func (x *exchange) ask(w http.ResponseWriter, r *http.Request) error {
 	}
 	q := engi.HeldRequest{
 		Owner: x.sandbox.owner, Sandbox: x.sandbox.id, Host: x.target.Host, Port: x.target.Port, Method: r.Method, Path: r.URL.RequestURI(),
-		Rule: rule.String(), Body: body, // the body does not change during the wait
+		Rule: rule.String(), Exact: rule.Action == engi.RequestAskExact, Body: body, // the body does not change during the wait
 	}
 	for _, r := range x.rules {
 		for _, name := range r.secrets() {

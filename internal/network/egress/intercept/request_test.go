@@ -476,7 +476,7 @@ func (j *judge) Ask(ctx context.Context, r engi.HeldRequest) (engi.ApprovalDecis
 
 func askingPolicy() engi.NetworkPolicy {
 	return engi.NetworkPolicy{Mode: engi.NetworkRestricted, Grants: []engi.Grant{{Secret: "TOKEN", Hosts: []string{host}}}, Requests: []engi.RequestRule{
-		{Host: host, Methods: []string{"POST"}, Path: "/pay", Action: engi.RequestAsk, MaxBody: 100, Body: []string{"amount max 10"}},
+		{Host: host, Methods: []string{"POST"}, Path: "/pay", Action: engi.RequestAskExact, MaxBody: 100, Body: []string{"amount max 10"}},
 		{Host: host, Methods: []string{"GET"}},
 	}}
 }
@@ -504,17 +504,17 @@ func TestHeldRequests(t *testing.T) {
 	}
 	q := j.asked[0]
 	if q.Sandbox != f.id || q.Owner != "ann" || q.Host != host || q.Port != 443 || q.Method != "POST" || q.Path != "/pay?a=1" || fmt.Sprint(q.Secrets) != "[TOKEN]" ||
-		string(q.Body) != `{"amount":5}` || !strings.HasPrefix(q.Rule, "ask POST "+host+"/pay") {
+		string(q.Body) != `{"amount":5}` || !q.Exact || !strings.HasPrefix(q.Rule, "ask_exact POST "+host+"/pay") {
 		t.Errorf("asked about %+v", q)
 	}
-	if e := f.seen()[len(f.seen())-1]; !e.Allowed || !strings.Contains(e.Reason, "approved") || !strings.HasPrefix(e.Rule, "ask POST") {
+	if e := f.seen()[len(f.seen())-1]; !e.Allowed || !strings.Contains(e.Reason, "approved") || !strings.HasPrefix(e.Rule, "ask_exact POST") {
 		t.Errorf("logged %+v", e)
 	}
 	say(engi.ApprovalDecision{Reason: "not today"}, nil, 0)
 	if res, text := f.sendJSON("POST", base+"/pay", `{"amount":5}`); res.StatusCode != 403 || !strings.Contains(text, "not today") {
 		t.Errorf("refused: %s %q", res.Status, text)
 	}
-	if e := f.seen()[len(f.seen())-1]; e.Allowed || !strings.HasPrefix(e.Rule, "ask POST") || !strings.Contains(e.Reason, "not today") {
+	if e := f.seen()[len(f.seen())-1]; e.Allowed || !strings.HasPrefix(e.Rule, "ask_exact POST") || !strings.Contains(e.Reason, "not today") {
 		t.Errorf("logged %+v", e)
 	}
 	say(engi.ApprovalDecision{}, engi.Errorf(engi.Exhausted, "too many"), 0)

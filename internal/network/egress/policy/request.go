@@ -218,7 +218,7 @@ func (p *Policy) Request(host string, port uint16, tls bool, j *request.Judging)
 				v.Withheld, granted = slices.Clone(v.Withheld), true
 			}
 			v.Withheld[grant] = false
-			if v.Action == engi.RequestDeny || v.Action == engi.RequestAllow && r.Action == engi.RequestAsk {
+			if v.Action == engi.RequestDeny || v.Action == engi.RequestAllow && r.Action.Asks() || v.Action == engi.RequestAsk && r.Action == engi.RequestAskExact {
 				v.Action = r.Action
 				v.decided(p, r, grant)
 			}

@@ -13,7 +13,7 @@ import (
 func rules(texts ...string) (list []engi.RequestRule) {
 	for _, text := range texts {
 		r := engi.RequestRule{}
-		for _, a := range []engi.RequestAction{engi.RequestDeny, engi.RequestAsk} {
+		for _, a := range []engi.RequestAction{engi.RequestDeny, engi.RequestAsk, engi.RequestAskExact} {
 			if rest, ok := strings.CutPrefix(text, string(a)+" "); ok {
 				r.Action, text = a, rest
 			}
@@ -43,7 +43,7 @@ func TestRequests(t *testing.T) {
 	p.Requests = rules("deny * *.example.com/admin/**", "ask POST api.example.com/pay", "GET,POST *.example.com:8443/a", "GET api.example.com/v1/**", "GET http://api.example.com/plain", "* other.example.org")
 	p.Grants = []engi.Grant{
 		{Secret: "one", Hosts: []string{"api.example.com"}},
-		{Secret: "two", Hosts: []string{"api.example.com", "two.example.net"}, As: engi.GrantHeader, Name: "X-Two", Requests: rules("POST /v2/*", "ask GET /v1/secret", "deny GET /v1/no", "GET /v1/*")},
+		{Secret: "two", Hosts: []string{"api.example.com", "two.example.net"}, As: engi.GrantHeader, Name: "X-Two", Requests: rules("POST /v2/*", "ask GET /v1/secret", "ask_exact POST /pay", "deny GET /v1/no", "GET /v1/*")},
 	}
 	for i := range p.Grants[1].Requests {
 		p.Grants[1].Requests[i].Host = ""
@@ -60,7 +60,7 @@ func TestRequests(t *testing.T) {
 		{"api.example.com:443", "POST", "/v2/x", "allow POST /v2/* two/true"},
 		{"api.example.com:443", "POST", "/v1/x", "deny - /false"},
 		{"api.example.com:443", "GET", "/admin/x", "deny deny * *.example.com/admin/** /false"},
-		{"api.example.com:443", "POST", "/pay", "ask ask POST api.example.com/pay /false"},
+		{"api.example.com:443", "POST", "/pay", "ask_exact ask_exact POST /pay two/true"},
 		{"api.example.com:8443", "POST", "/a", "allow GET,POST *.example.com:8443/a /false"},
 		{"api.example.com:443", "POST", "/a", "deny - /false"},
 		{"two.example.net:443", "POST", "/v2/x", "allow POST /v2/* two/true"},

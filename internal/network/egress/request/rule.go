@@ -94,8 +94,8 @@ func (s *Set) Add(r engi.RequestRule) *engi.Error {
 	if len(s.rules) >= MaxRules {
 		return engi.Errorf(engi.Invalid, "there are more than %d request rules", MaxRules).WithRemedy("use * and /** in paths instead of one rule each")
 	}
-	if !slices.Contains([]engi.RequestAction{engi.RequestAllow, engi.RequestDeny, engi.RequestAsk}, c.Action) {
-		return bad("has the unknown action").WithRemedy("use allow, deny or ask")
+	if !slices.Contains([]engi.RequestAction{engi.RequestAllow, engi.RequestDeny, engi.RequestAsk, engi.RequestAskExact}, c.Action) {
+		return bad("has the unknown action").WithRemedy("use allow, deny, ask or ask_exact")
 	}
 	if len(r.Methods) > maxMethods {
 		return bad("has %d methods", len(r.Methods)).WithRemedy("use at most %d; none means every method", maxMethods)

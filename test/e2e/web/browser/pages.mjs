@@ -26,7 +26,7 @@ export function pages({ made }) {
     { name: 'webhooks', address: `webhooks/${made.webhook}`, ready: '.card td' },
     { name: 'usage', address: 'usage', ready: '.numbers' },
     { name: 'functions', address: 'functions', ready: '.empty, td' },
-    { name: 'approvals', address: 'approvals', ready: '.empty' },
+    { name: 'approvals', address: 'approvals', ready: '.empty, td' },
     { name: 'secrets', address: 'secrets', ready: 'td' },
     { name: 'keys', address: 'keys', ready: 'text=SHA256:' },
     { name: 'events', address: 'events?type=execution.*', ready: 'td' },
@@ -318,6 +318,32 @@ export async function use(t) {
     await page.getByRole('row', { name: /denied.example/ }).first().getByRole('button', { name: 'Allow' }).click()
     await page.getByText('denied.example is allowed from now on').waitFor()
     equal((await api('GET', `${box}${t.made.sandbox}/network`)).allow.join(), 'allowed.example,denied.example', 'the policy')
+  })
+  await step('decide on a request that waits, for exactly such requests', async () => {
+    const { id } = await api('POST', '/v1/sandboxes', { network: { mode: 'restricted', requests: [{ action: 'ask', methods: ['POST'], host: 'tracker.demo', path: '/pay' }] } })
+    const pay = async () => {
+      await api('POST', `${box}${id}/processes`, { command: "curl -sk https://tracker.demo/pay -d amount=5 -o /dev/null -w '%{http_code}' > /tmp/status" })
+      return (await fetch(`${input.url}${box}${id}/files?path=/tmp/status`, { headers: { Authorization: `Bearer ${input.admin}` } })).text()
+    }
+    const first = pay()
+    await open(page, 'approvals')
+    await page.getByRole('button', { name: 'POST tracker.demo/pay' }).click()
+    const dialog = page.getByRole('dialog')
+    await dialog.getByText('amount=5').waitFor()
+    await dialog.getByLabel('Your decision is for').selectOption('similar')
+    await dialog.getByText('Query and body are not compared').waitFor()
+    await t.accessible(page, 'a request that waits')
+    await dialog.getByLabel('Your decision is for').selectOption('exact')
+    await dialog.getByRole('button', { name: 'Deny' }).click()
+    equal(await first, '403', 'the request that was refused')
+    equal(await pay(), '403', 'the same request again, which nobody was asked about')
+    await page.getByLabel('State').selectOption('remembered')
+    await page.getByRole('button', { name: 'POST tracker.demo/pay' }).click()
+    await dialog.getByText('exactly this request, of this sandbox').waitFor()
+    await page.keyboard.press('Escape')
+    await page.getByRole('button', { name: 'Forget' }).click()
+    await page.getByText('There is none').waitFor()
+    await api('DELETE', box + id)
   })
   await step('snapshot, fork and restore', async () => {
     await page.getByRole('tab', { name: 'Snapshots' }).click()

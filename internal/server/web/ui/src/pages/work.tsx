@@ -16,34 +16,55 @@ export function Waiting() {
 
 export function Approvals({ id }: { id?: string }) {
   const state = route.value.query.get('state') ?? 'pending'
-  const found = useLive((stop) => list<Approval>(`/v1/approvals?limit=200${state === 'all' ? '' : `&state=${state}`}`, stop), ['approval.'], [state])
+  const filter = state === 'all' ? '' : state === 'remembered' ? '&remembered=true' : `&state=${state}`
+  const found = useLive((stop) => list<Approval>(`/v1/approvals?limit=200${filter}`, stop), ['approval.'], [state])
   const [chosen, setChosen] = useState(id)
+  const [memory, setMemory] = useState('')
   const shown = found.data?.find((a) => a.id === chosen)
+  const choose = (id?: string) => {
+    setMemory('')
+    setChosen(id)
+  }
   const decide = async (a: Approval, allow: boolean) => {
-    await send('POST', `/v1/approvals/${segment(a.id)}/decision`, { allow })
-    setChosen(undefined)
+    const remember = a.id === chosen && memory ? { for: '1h', exact: memory === 'exact' } : undefined
+    await send('POST', `/v1/approvals/${segment(a.id)}/decision`, { allow, remember })
+    choose()
     found.reload()
   }
   const buttons = (a: Approval) => a.state === 'pending' && may('approvals') && <div class="row">
     <Act class="small" act={() => decide(a, true)} done="It goes out">Allow</Act>
     <Act class="small" kind="danger" act={() => decide(a, false)} done="It is refused">Deny</Act>
   </div>
+  const covered = (a: Approval) => (a.whole_rule ? 'all that the rule asks about' : a.exact ? 'exactly this request' : 'the same host, port, method and path, with any query and body')
+  const kept = (a: Approval) => a.remembered_until && Date.parse(a.remembered_until) > Date.now()
   return (
     <Page title="Approvals" about="Requests of sandboxes that a rule asks somebody about. They wait until you decide, or their time is up.">
       <Trouble of={found.problem} again={found.reload} />
       <Table name="Approvals" rows={found.data} id={(a) => a.id}
-        tools={<Choice name="state" label="State" of={[['', 'That wait'], ['allowed', 'Allowed'], ['denied', 'Denied'], ['expired', 'Expired'], ['all', 'All']]} />}
+        tools={<Choice name="state" label="State" of={[['', 'That wait'], ['allowed', 'Allowed'], ['denied', 'Denied'], ['expired', 'Expired'], ['remembered', 'Remembered'], ['all', 'All']]} />}
         empty={<Empty title={state === 'pending' ? 'Nothing waits' : 'There is none'}><p>A network policy can ask about requests, for example each <code>DELETE</code> to an API. They appear here with everything that would be sent.</p></Empty>}
         columns={[
-          { head: 'Request', cell: (a) => <Button kind="plain" class="mono" onClick={() => setChosen(a.id)}>{a.method} {a.host}{a.path}</Button>, by: (a) => `${a.method} ${a.host}${a.path}` },
+          { head: 'Request', cell: (a) => <Button kind="plain" class="mono" onClick={() => choose(a.id)}>{a.method} {a.host}{a.path}</Button>, by: (a) => `${a.method} ${a.host}${a.path}` },
           { head: 'Sandbox', cell: (a) => <Subject of={a.sandbox_id} />, by: (a) => a.sandbox_id, wide: true },
           { head: 'State', cell: (a) => <State of={a.state} />, by: (a) => a.state },
           { head: 'Asked', cell: (a) => <Ago at={a.created_at} />, by: (a) => a.created_at, number: true, wide: true },
-          { head: '', cell: buttons },
+          { head: '', cell: (a) => (kept(a) && may('approvals')
+            ? <Act class="small" act={() => send('DELETE', `/v1/approvals/${segment(a.id)}/remembered`)} done="Later requests wait again">Forget</Act> : buttons(a)) },
         ]} />
-      {shown && <Dialog title={`${shown.method} ${shown.host}`} onClose={() => setChosen(undefined)}>
-        <Facts of={[['Path', <code>{shown.path}</code>], ['Rule', shown.rule], ['Sandbox', <Subject of={shown.sandbox_id} />], ['Secrets that go along', shown.secrets?.join(', ') || 'none'], ['Ends', <Ago at={shown.expires_at} />], ['State', <State of={shown.state} />]]} />
-        {shown.body && <pre tabIndex={0} aria-label="Body">{shown.body}</pre>}
+      {shown && <Dialog title={`${shown.method} ${shown.host}`} onClose={() => choose()}>
+        <Facts of={[['Path', <code>{shown.path}</code>], ['Rule', shown.rule], ['Sandbox', <Subject of={shown.sandbox_id} />], ['Secrets that go along', shown.secrets?.join(', ') || 'none'], ['Ends', <Ago at={shown.expires_at} />], ['State', <State of={shown.state} />],
+          ...(kept(shown) ? [['Applies to', `${covered(shown)}, ${shown.all_sandboxes ? 'of all sandboxes' : 'of this sandbox'}`] as [string, string]] : [])]} />
+        {(shown.body ?? shown.body_base64) && <pre tabIndex={0} aria-label="Body">{shown.body ?? shown.body_base64}</pre>}
+        {shown.body_size > 4096 && <p class="dim">These are the first 4 KiB of {shown.body_size} bytes.</p>}
+        {shown.state === 'pending' && may('approvals') && <Field label="Your decision is for" hint={shown.exact_only
+          ? 'The rule asks about each query and body, so a decision applies to other requests only if they are exactly the same.'
+          : memory === 'similar' ? 'Query and body are not compared: such a request may say something else than this one.' : undefined}>
+          <select value={memory} onChange={(e) => setMemory(e.currentTarget.value)}>
+            <option value="">this request</option>
+            <option value="exact">exactly this request, for an hour</option>
+            {!shown.exact_only && <option value="similar">any query and body at this host and path, for an hour</option>}
+          </select>
+        </Field>}
         <footer>{buttons(shown)}</footer>
       </Dialog>}
     </Page>
