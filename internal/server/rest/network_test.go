@@ -26,7 +26,7 @@ const wholePolicy = `{
 		{"secret": "t", "hosts": ["*.example.org"], "env": "TOKEN"}],
 	"headers": [{"host": "api.example.com", "headers": {"X-Team": "${secrets.team}"}}],
 	"requests": [{"host": "api.example.com", "path": "/v1/admin/**", "action": "deny", "reason": "for people only"},
-		{"host": "*.example.org", "methods": ["GET", "PUT"], "path": "/files/*", "action": "ask", "max_body": "2MiB", "body": ["size max 10"]}, {"host": "http://api.example.com"}],
+		{"host": "*.example.org", "methods": ["GET", "PUT"], "path": "/files/*", "action": "ask_exact", "max_body": "2MiB", "body": ["size max 10"]}, {"host": "http://api.example.com"}],
 	"proxy": {"address": "socks5://p.example.com:1080", "user": "u", "password": "hunter2"},
 	"group": "shop", "name": "db", "limits": {"up": "1MiB", "down": 2000, "connections": 3, "new_connections": 4, "lookups": 5, "total": "1GiB"}}`
 
