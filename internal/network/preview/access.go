@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi/internal/access/strip"
 	"github.com/engi-dev/engi/internal/engi"
 )
 
@@ -285,9 +286,10 @@ func secretOf(h http.Header) string {
 func stripCredentials(h http.Header, byHeader bool) {
 	for _, name := range []string{"Authorization", "X-Api-Key"} {
 		if slices.ContainsFunc(h[name], containsKey) {
-			h.Del(name)
+			h.Del(name) // also if the key is incomplete
 		}
 	}
+	strip.Keys(h)
 	if slices.ContainsFunc(h[accessHeader], accessToken) {
 		h.Del(accessHeader)
 	}

@@ -163,6 +163,16 @@ func TestWhatServicesSee(t *testing.T) {
 		t.Errorf("headers (-want +got):\n%s", d)
 	}
 
+	// A key in a header that engi does not read goes nowhere either.
+	secret := "engi_" + strings.Repeat("abcd", 13)
+	r = b.request("GET", "/", nil)
+	r.Header.Set("X-Forwarded-Authorization", "Bearer "+secret)
+	r.Header.Set("Sec-Websocket-Protocol", "chat, "+secret)
+	r.Header.Set("Cookie", "a=1; key="+secret)
+	if s := look(t, r); s.Header.Get("X-Forwarded-Authorization") != "" || s.Header.Get("Sec-Websocket-Protocol") != "chat" || s.Header.Get("Cookie") != "a=1" {
+		t.Errorf("headers %v", s.Header)
+	}
+
 	// Credentials and origins that are not engi's are passed on.
 	r = b.request("GET", "/", nil)
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:engi_secret"))

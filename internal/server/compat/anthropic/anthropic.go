@@ -41,7 +41,7 @@ func Resource(agents engi.Agents) rest.Resource {
 			if !json.Valid(body) {
 				return engi.Errorf(engi.Invalid, "the body is not JSON")
 			}
-			return ex.Reply(map[string]any{"input_tokens": len(body)/4 + 1})
+			return ex.Reply(map[string]any{"input_tokens": estimate(len(body))})
 		}),
 	)
 }
@@ -210,7 +210,8 @@ func (b block) image() (engi.Image, error) {
 
 func (f *front) message(ex *rest.Exchange, _ *struct{}) error {
 	var q request
-	if err := dialect.Decode(ex, &q, values); err != nil {
+	size, err := dialect.Decode(ex, &q, values)
+	if err != nil {
 		return err
 	}
 	spec, err := f.spec(ex, q)
@@ -229,7 +230,7 @@ func (f *front) message(ex *rest.Exchange, _ *struct{}) error {
 		}()
 	}
 	if q.Stream {
-		return f.streamMessage(ex, q, x, dialect.Typed(f.agents, spec))
+		return f.streamMessage(ex, q, estimate(size), x, dialect.Typed(f.agents, spec))
 	}
 	end, err := ex.WaitRun(f.agents, x, func(engi.RunUpdate) {})
 	if err != nil {
@@ -364,8 +365,12 @@ func addBlocks(spec *engi.RunSpec, role string, blocks []block) error {
 	return err
 }
 
-// streamMessage answers with events. The texts of all steps form one block.
-func (f *front) streamMessage(ex *rest.Exchange, q request, x engi.Run, typed bool) error {
+// estimate returns the number of tokens of a request with size bytes.
+func estimate(size int) int64 { return int64(size/4 + 1) }
+
+// streamMessage answers with events. The texts of all steps form one block. The number of input tokens is an
+// estimate until the end, because the model tells it then.
+func (f *front) streamMessage(ex *rest.Exchange, q request, input int64, x engi.Run, typed bool) error {
 	out := dialect.NewStream(ex, f.agents)
 	send := func(kind string, fields map[string]any) bool {
 		fields["type"] = kind
@@ -397,7 +402,7 @@ func (f *front) streamMessage(ex *rest.Exchange, q request, x engi.Run, typed bo
 		return start("text", map[string]any{"text": ""}) && delta(map[string]any{"type": "text_delta", "text": text})
 	}
 	if !send("message_start", map[string]any{"message": map[string]any{
-		"id": string(x.ID), "type": "message", "role": "assistant", "model": q.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usageOf(engi.Tokens{}),
+		"id": string(x.ID), "type": "message", "role": "assistant", "model": q.Model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil, "usage": usageOf(engi.Tokens{Input: input}),
 	}}) {
 		return nil
 	}

@@ -51,20 +51,26 @@ func TestMessages(t *testing.T) {
 		t.Errorf("the model heard %s", h.Raw)
 	}
 	var events []string
-	streamed := map[string]string{}
+	streamed, estimated := map[string]string{}, 0
 	for line := range strings.SplitSeq(apitest.Ask(t, w, "POST", "/v1/messages", first+`,"stream":true}`).Body.String(), "\n") {
 		if name, ok := strings.CutPrefix(line, "event: "); ok && (len(events) == 0 || events[len(events)-1] != name) {
 			events = append(events, name)
 		}
 		var e struct {
-			Block struct{ Type, Name, ID string } `json:"content_block"`
-			Delta map[string]any
+			Block   struct{ Type, Name, ID string } `json:"content_block"`
+			Delta   map[string]any
+			Message struct {
+				Usage struct {
+					Input int `json:"input_tokens"`
+				}
+			}
 		}
 		if data, ok := strings.CutPrefix(line, "data: "); ok {
 			if err := json.Unmarshal([]byte(data), &e); err != nil {
 				t.Fatal(err)
 			}
 			streamed["name"] += e.Block.Name
+			estimated = max(estimated, e.Message.Usage.Input)
 			for _, k := range []string{"text", "partial_json", "stop_reason"} {
 				if v, ok := e.Delta[k].(string); ok {
 					streamed[k] += v
@@ -96,7 +102,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("%s: %d %s", fields, rec.Code, rec.Body)
 		}
 	}
-	if n := apitest.Read[map[string]int](t, apitest.Ask(t, w, "POST", "/v1/messages/count_tokens", first+"}"), 200)["input_tokens"]; n < 50 {
+	if n := apitest.Read[map[string]int](t, apitest.Ask(t, w, "POST", "/v1/messages/count_tokens", first+`,"stream":true}`), 200)["input_tokens"]; n < 50 || n != estimated {
 		t.Errorf("%d tokens", n)
 	}
 }

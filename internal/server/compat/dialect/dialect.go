@@ -33,22 +33,22 @@ func Resource(agents engi.Agents, routes ...rest.Route) rest.Resource {
 	return rest.NewResource("agents", nil, routes...)
 }
 
-// Decode decodes the body into v, a pointer to a struct. A top-level member of the body
+// Decode decodes the body into v, a pointer to a struct, and returns its size in bytes. A top-level member of the body
 // that v lacks must have one of the given values. Null is always accepted, and a
 // member without given values accepts any. Nested members may be unknown, because
 // clients send back members that servers add to their answers.
-func Decode(x *rest.Exchange, v any, values map[string][]string) error {
+func Decode(x *rest.Exchange, v any, values map[string][]string) (size int, err error) {
 	body, free, err := x.ReadBody()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer free()
 	if _, err := io.Copy(io.Discard, httpio.LimitValues(bytes.NewReader(body))); err != nil {
-		return err
+		return 0, err
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
+		return 0, engi.Errorf(engi.Invalid, "the body is not a JSON object: %v", err)
 	}
 	known := map[string]bool{}
 	for f := range reflect.TypeOf(v).Elem().Fields() {
@@ -62,14 +62,14 @@ func Decode(x *rest.Exchange, v any, values map[string][]string) error {
 		}
 		e := engi.Errorf(engi.Invalid, "%.60s: this is not supported", name)
 		if neutral {
-			return e.WithRemedy("leave it out, or send %s", allowed[0])
+			return 0, e.WithRemedy("leave it out, or send %s", allowed[0])
 		}
-		return e.WithRemedy("leave it out")
+		return 0, e.WithRemedy("leave it out")
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return engi.Errorf(engi.Invalid, "the body is no request of this kind: %v", err)
+		return 0, engi.Errorf(engi.Invalid, "the body is no request of this kind: %v", err)
 	}
-	return nil
+	return len(body), nil
 }
 
 // Elements decodes a JSON list of possibly large elements, up to the first invalid

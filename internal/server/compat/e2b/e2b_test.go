@@ -223,12 +223,12 @@ func TestGuestGetsNoCredentials(t *testing.T) {
 	in(401, "/envs", "49983", accessHeader, "wrong")
 	in(401, "/files?path=x&signature=v1_x", "49983")
 	in(401, "/execute", "49999")
-	h := in(200, "/envs?a=b%20c", "49983", accessHeader, token, "Cookie", "x=y", "Authorization", "Basic dXNlcjo=", "X-Metadata-A", "b")
+	h := in(200, "/envs?a=b%20c", "49983", accessHeader, token, "Cookie", "x=y", "Authorization", "Basic dXNlcjo=", "X-Metadata-A", "b", "X-Forwarded-Authorization", "Bearer engi_"+strings.Repeat("abcd", 13))
 	mu.Lock()
 	if path != "/envs?a=b%20c" || seen.Get("X-Metadata-A") != "b" || seen.Get("Authorization") != "Basic dXNlcjo=" {
 		t.Errorf("the guest saw %s %v", path, seen)
 	}
-	for _, name := range []string{accessHeader, "X-Api-Key", "Cookie", sandboxHeader, portHeader, "X-Forwarded-For"} {
+	for _, name := range []string{accessHeader, "X-Api-Key", "Cookie", sandboxHeader, portHeader, "X-Forwarded-For", "X-Forwarded-Authorization"} {
 		if v := seen.Get(name); v != "" {
 			t.Errorf("the guest saw %s: %s", name, v)
 		}

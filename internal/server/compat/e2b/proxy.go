@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/engi-dev/engi/internal/access/strip"
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/server/httpio"
 )
@@ -234,7 +235,7 @@ func (u upload) Read(b []byte) (int, error) {
 }
 
 // removeCredentials removes the headers with credentials for this server. Basic
-// authentication names a user of the sandbox, and stays.
+// authentication names a user of the sandbox, and stays unless it contains a key.
 func removeCredentials(h http.Header) {
 	for _, name := range []string{accessHeader, trafficHeader, sandboxHeader, portHeader, "X-Api-Key", "Cookie"} {
 		h.Del(name)
@@ -242,6 +243,7 @@ func removeCredentials(h http.Header) {
 	if !strings.HasPrefix(h.Get("Authorization"), "Basic ") {
 		h.Del("Authorization")
 	}
+	strip.Keys(h)
 }
 
 // authorize returns the key of the token in r; empty if r needs no token. It reports

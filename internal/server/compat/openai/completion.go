@@ -87,7 +87,7 @@ const maxChoices = 8
 
 func (f *front) complete(ex *rest.Exchange, _ *struct{}) error {
 	var q completionRequest
-	if err := dialect.Decode(ex, &q, completionValues); err != nil {
+	if _, err := dialect.Decode(ex, &q, completionValues); err != nil {
 		return err
 	}
 	if q.N = max(q.N, 1); q.N > maxChoices {

@@ -46,7 +46,7 @@ func (f *front) embed(ex *rest.Exchange, _ *struct{}) error {
 		Encoding   string          `json:"encoding_format"`
 		Dimensions *int            `json:"dimensions"`
 	}
-	if err := dialect.Decode(ex, &q, map[string][]string{"user": nil}); err != nil {
+	if _, err := dialect.Decode(ex, &q, map[string][]string{"user": nil}); err != nil {
 		return err
 	}
 	if name := service.Name(); q.Model != name && !strings.HasSuffix(name, ":"+q.Model) {

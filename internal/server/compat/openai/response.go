@@ -189,7 +189,7 @@ var responseValues = map[string][]string{
 
 func (f *front) respond(ex *rest.Exchange, _ *struct{}) error {
 	var q responseRequest
-	if err := dialect.Decode(ex, &q, responseValues); err != nil {
+	if _, err := dialect.Decode(ex, &q, responseValues); err != nil {
 		return err
 	}
 	spec, note, err := f.responseSpec(ex, q)
