@@ -92,8 +92,7 @@ func TestApprovalsCommands(t *testing.T) {
 
 	// The hour of a decision may be for exactly the same request, and a rule may leave nothing else.
 	a, _ = w.Hold("ann", "/exact")
-	_, said = run(0, decider, "ye\n", "watch")
-	has(said, "yh/nh for an hour with any query and body, ye/ne for an hour for exactly this request", string(a.ID)+" is allowed")
+	run(0, decider, "", "allow", string(a.ID), "--for", "1h", "--exact")
 	out, _ = run(0, decider, "", "remembered")
 	has(out, string(a.ID), "exactly this request of this sandbox until ")
 	run(0, decider, "", "forget", string(a.ID))
@@ -105,9 +104,9 @@ func TestApprovalsCommands(t *testing.T) {
 	b, second := w.Hold("ann", "/2")
 	c, _ := w.Hold("ann", "/3")
 	_, _ = w.Hold("ann", "/4")
-	out, said = run(0, decider, "y\nNH\nwhat?\n", "watch")
+	out, said = run(0, decider, "y\nNE\nwhat?\n", "watch")
 	has(out, "POST api.example.com/1", "POST api.example.com/2", "POST api.example.com/3", "POST api.example.com/4")
-	has(said, "4 requests wait", string(b.ID)+" is denied", string(c.ID)+" is left to others")
+	has(said, "4 requests wait", "yh/nh for an hour with any query and body, ye/ne for an hour for exactly this request", string(b.ID)+" is denied", string(c.ID)+" is left to others")
 	if d, e := <-first, <-second; !d.Allowed || e.Allowed {
 		t.Errorf("%+v %+v", d, e)
 	}
