@@ -56,6 +56,7 @@ import (
 	"github.com/engi-dev/engi/internal/terminal"
 	"github.com/engi-dev/engi/internal/undo"
 	"github.com/engi-dev/engi/internal/webhook"
+	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
@@ -86,6 +87,7 @@ type Node struct {
 	sessions   *sessions
 	apps       *app.Service
 	workspaces *workspace.Service
+	workflows  *workflow.Service
 	models     *llm.Registry // nil if agents are off
 	docs       *docs.Index   // nil if docs are off
 	embedder   docs.Embedder
@@ -378,7 +380,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
-	parts = append(parts, part{"apps", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second})
+	parts = append(parts, part{"apps", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second}, part{"workflows", n.workflows.Run, 10 * time.Second})
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
