@@ -20,7 +20,7 @@ type Workflow struct {
 	Stage        WorkflowStage
 	Current      WorkflowRole // role that must act next; empty when the work is approved or rejected
 	Escalated    bool         // only the owner may act
-	Creator      string       // ID of an actor (see [WithActor]) or name of an owner; empty means all editors
+	Creator      string       // ID of an actor (see [WithActor]), name of an owner, or agent: and the name of an agent; empty means all editors
 	Reviewer     string       // in the form of Creator; empty means all who may review
 	Revision     int64        // number of the submitted revision; 0 before the first submission
 	Hash         string       // hash of all files of the submitted revision

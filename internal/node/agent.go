@@ -82,6 +82,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.agents, err = agent.New(opt); err != nil {
 		return err
 	}
+	n.workflows.Bind(n.agents)
 	n.pages = page.New(page.Options{
 		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.Pages(n.db), Docs: n.Docs(), Embedder: n.embedder,
 		Sandbox: n.services.Sessions != nil, Log: n.log.With("component", "genui"),

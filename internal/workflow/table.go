@@ -33,7 +33,7 @@ var table = func() (all []transition) {
 	for _, from := range []engi.WorkflowStage{creation, review, revision} {
 		add(from, false, engi.ActSubmit, review, false, creator, owner)
 		add(from, false, engi.ActCancel, rejected, false, creator, owner)
-		add(from, false, engi.ActEscalate, from, true, reviewer, owner)
+		add(from, false, engi.ActEscalate, from, true, reviewer, owner, node)
 		add(from, false, engi.ActExpire, from, true, node)
 		add(from, true, engi.ActSubmit, review, false, owner)
 		add(from, true, engi.ActSendBack, revision, false, owner)
@@ -192,9 +192,15 @@ func Void(w *engi.Workflow, head Content, actor string, now time.Time) (e engi.W
 	return e, err == nil, err
 }
 
-// rolesOf returns the roles of a viewer in a workflow of a workspace.
-func rolesOf(w engi.Workflow, space engi.Workspace, viewer engi.Viewer, actor string, byModel bool) (all []engi.WorkflowRole) {
-	named := func(who string) bool { return who == "" || who == actor || who == string(viewer.Owner()) }
+// rolesOf returns the roles of a viewer in a workflow of a workspace. If the actor is a run of an agent, played is the agent as a
+// participant. A role that an agent has is for nobody else.
+func rolesOf(w engi.Workflow, space engi.Workspace, viewer engi.Viewer, actor, played string, byModel bool) (all []engi.WorkflowRole) {
+	named := func(who string) bool {
+		if strings.HasPrefix(who, AgentPrefix) {
+			return who == played
+		}
+		return who == "" || who == actor || who == string(viewer.Owner())
+	}
 	if named(w.Creator) && space.Allow(viewer, engi.RoleEditor) == nil {
 		all = append(all, engi.RoleWorkCreator)
 	}

@@ -155,7 +155,7 @@ func sequenceStep(h *history, random *rand.Rand, now time.Time) error {
 	if (action == engi.ActReject || action == engi.ActCancel) && random.IntN(4) > 0 {
 		action = engi.ActApprove
 	}
-	s := step{action: action, actor: p.actor, roles: rolesOf(h.w, space, p.viewer, p.actor, p.byModel), head: last, now: now}
+	s := step{action: action, actor: p.actor, roles: rolesOf(h.w, space, p.viewer, p.actor, "", p.byModel), head: last, now: now}
 	if isReview(action) && h.w.Revision > 0 {
 		s.seen = h.content(1 + random.Int64N(last.Revision))
 		for a := range h.makers[h.w.Hash] {

@@ -5,7 +5,7 @@
 // this hash, or has submitted it, cannot approve it. The store ends an approval in the transaction that
 // records other content, see [Store].
 //
-// It does not start agents. Package workspace keeps the files and records who changed them.
+// Agents that take part get their turns from [Service.Run]. Package workspace keeps the files and records who changed them.
 package workflow
 
 import (
@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -49,6 +50,7 @@ var bounds = Bounds{Workspace: 100, Owner: 1000}
 // A Service manages workflows. It is safe for concurrent use.
 type Service struct {
 	opt     Options
+	agents  Agents        // nil if agents are off
 	changed chan struct{} // receives a value when there may be another deadline
 }
 
@@ -60,9 +62,15 @@ func New(o Options) *Service {
 	return &Service{opt: o, changed: make(chan struct{}, 1)}
 }
 
-// Run escalates workflows whose deadline has passed, until ctx ends. Deadlines that passed before are first.
+// Run escalates workflows whose deadline has passed, and starts the agents whose turn it is, until ctx ends. Deadlines that
+// passed before are first.
 func (s *Service) Run(ctx context.Context, ready func()) error {
 	ready()
+	if s.agents != nil {
+		var turns sync.WaitGroup
+		defer turns.Wait()
+		turns.Go(func() { s.runAgents(ctx) })
+	}
 	for ctx.Err() == nil {
 		pause, err := s.expireDue(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -133,6 +141,9 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkflowSpec) (w engi.Wo
 		return w, err
 	}
 	if err := space.Allow(spec.Viewer, engi.RoleEditor); err != nil {
+		return w, err
+	}
+	if err := s.checkAgents(spec, space); err != nil {
 		return w, err
 	}
 	now, id := time.Now().UTC(), cmp.Or(spec.ID, engi.NewWorkflowID())
@@ -216,8 +227,12 @@ func (s *Service) Act(ctx context.Context, a engi.WorkflowAct) (w engi.Workflow,
 			return w, err
 		}
 	}
+	played, err := s.playedBy(ctx, w.Owner, engi.ActorOf(ctx))
+	if err != nil {
+		return w, err
+	}
 	w, err = s.opt.Store.Change(ctx, w.ID, func(w *engi.Workflow, tx Tx) (engi.WorkflowEvent, error) {
-		st, err := stepOf(ctx, *w, tx, a)
+		st, err := stepOf(ctx, *w, tx, a, played)
 		if err != nil {
 			return engi.WorkflowEvent{}, err
 		}
@@ -227,8 +242,8 @@ func (s *Service) Act(ctx context.Context, a engi.WorkflowAct) (w engi.Workflow,
 	return w, err
 }
 
-// stepOf returns the step that an act asks for.
-func stepOf(ctx context.Context, w engi.Workflow, tx Tx, a engi.WorkflowAct) (st step, err error) {
+// stepOf returns the step that an act asks for. If the actor is a run of an agent, played is the agent as a participant.
+func stepOf(ctx context.Context, w engi.Workflow, tx Tx, a engi.WorkflowAct, played string) (st step, err error) {
 	space, err := tx.Workspace()
 	if err != nil {
 		return st, err
@@ -237,7 +252,7 @@ func stepOf(ctx context.Context, w engi.Workflow, tx Tx, a engi.WorkflowAct) (st
 		return st, err // the viewer has lost the role
 	}
 	st = step{action: a.Action, actor: engi.ActorOf(ctx), reason: a.Reason, now: time.Now().UTC()}
-	st.roles = rolesOf(w, space, a.Viewer, st.actor, a.ByModel)
+	st.roles = rolesOf(w, space, a.Viewer, st.actor, played, a.ByModel)
 	if st.head, err = tx.Content(0); err != nil || !isReview(a.Action) || w.Revision == 0 {
 		return st, err
 	}

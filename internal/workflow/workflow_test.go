@@ -33,6 +33,7 @@ type node struct {
 	db    *store.DB
 	space engi.Workspace
 	s     *workflow.Service
+	team  *team // nil for no agents
 	stop  func()
 }
 
@@ -49,6 +50,9 @@ func newNode(t *testing.T) *node {
 // start runs the service until stop is called.
 func (n *node) start() {
 	n.s = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: spaces{store.Workspaces(n.db)}, Events: store.Events(n.db)})
+	if n.team != nil {
+		n.s.Bind(n.team)
+	}
 	ctx, cancel := context.WithCancel(n.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.s.Run(ctx, func() {}) }()

@@ -64,6 +64,7 @@ type Env struct {
 	Session    string         // empty for none
 	Workspace  string         // ID or name; empty for none
 	Scopes     []engi.Scope   // scopes of the key that started the run; empty means all
+	Reviews    bool           // the run reviews the workspace, see [engi.RunSpec]
 	Deps       any            // the run's dependencies; hidden from the model
 	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
@@ -108,6 +109,16 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 		return engi.ScopeAgents, false
 	}
 	return engi.ScopeSandboxes, true
+}
+
+// Reviews reports whether a run that reviews a workspace has the tool.
+func (t Tool) Reviews() bool {
+	switch t.Name {
+	case "read_workspace", "write_workspace", "describe_tables", "run_sql", "query_collection", "read_file", "list_files", "glob", "grep", "read_result", "search_docs",
+		"submit_review", "get_review_feedback":
+		return true
+	}
+	return false
 }
 
 // A Call is one use of a tool.
