@@ -51,7 +51,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err := n.openDocs(ctx, models); err != nil {
 		return err
 	}
-	n.services.Docs, n.services.Workspaces, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
+	n.services.Docs, n.services.Workspaces, n.services.Workflows, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), n.workflows, func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {

@@ -272,6 +272,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Pages(n.Pages()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
+		rest.Workflows(n.workflows),
 		rest.Terminals(terminal.New(terminal.Options{Places: n.places(), Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents()),
 		openai.Resource(n.Agents(), n.embedder, n.started),

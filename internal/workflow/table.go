@@ -162,7 +162,7 @@ func mayApprove(w engi.Workflow, s step) error {
 	case s.actor == "":
 		return engi.Errorf(engi.Denied, "nobody is named as the reviewer").WithRemedy("approve with a key")
 	case s.actor == w.Submitter || slices.Contains(s.makers, s.actor):
-		return engi.Errorf(engi.Denied, "%s has made or submitted the content of revision %d, and cannot approve it", s.actor, w.Revision).
+		return engi.Errorf(engi.Denied, "who has made or submitted the content of revision %d cannot approve it", w.Revision).
 			WithRemedy("ask somebody else, with another key, to review it")
 	}
 	return nil

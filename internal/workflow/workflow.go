@@ -128,7 +128,7 @@ var workflowName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9
 
 // Create implements [engi.Workflows].
 func (s *Service) Create(ctx context.Context, spec engi.WorkflowSpec) (w engi.Workflow, err error) {
-	defer engi.Annotate(&err, "create workflow %.70s", spec.Name)
+	defer engi.Annotate(&err, "create a workflow in workspace %.70s", spec.Workspace)
 	f := spec.Faults()
 	if spec.Name != "" && !workflowName.MatchString(spec.Name) {
 		f.Addf("name", "%.70q is not a name; use 1 to 63 letters, digits and dashes", spec.Name)

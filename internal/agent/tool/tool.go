@@ -101,7 +101,7 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 	switch t.Name {
 	case "execute_code":
 		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables":
+	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables", "get_review_feedback":
 		return engi.ScopeSandboxes, false
 	case "search_docs", "save_module":
 		return engi.ScopeDocs, t.Name == "save_module"
@@ -270,6 +270,7 @@ type Services struct {
 	Docs       engi.Docs
 	Apps       Apps
 	Workspaces Workspaces
+	Workflows  Workflows
 	Preview    func(id engi.SandboxID, port int) string // returns the address of an app's page; nil if apps have none
 	// WorkspaceURL returns the address of the preview of a workspace, or of one of its services; nil if there are none.
 	WorkspaceURL func(id engi.WorkspaceID, service string) string
@@ -317,7 +318,7 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 // Builtin returns the built-in tools whose services s has.
 func Builtin(s Services) ([]Tool, error) {
 	var all []Tool
-	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, fetchTools} {
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, workflowTools, fetchTools} {
 		tools, err := group(s)
 		if err != nil {
 			return nil, err

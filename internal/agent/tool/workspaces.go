@@ -200,9 +200,9 @@ func nameOf(x engi.Workspace, owner engi.Owner) string {
 	return x.Name
 }
 
-var idPattern = regexp.MustCompile(` ?"?\b(?:wsp|sbx|vol)_[a-z2-7]{26}\b"?`)
+var idPattern = regexp.MustCompile(` ?"?\b(?:wsp|sbx|vol|wfl)_[a-z2-7]{26}\b"?`)
 
-// withoutIDs returns a text without the IDs of workspaces, sandboxes and volumes. A model does not need them, and
+// withoutIDs returns a text without the IDs of workspaces, sandboxes, volumes and workflows. A model does not need them, and
 // would call things by them.
 func withoutIDs(text string) string { return idPattern.ReplaceAllString(text, "") }
 
