@@ -77,6 +77,7 @@ type commands struct {
 	Session   sessionCommand   `cmd:"" help:"Run code in long-lived sessions, with packages and persistent files."`
 	App       appCommand       `cmd:"" help:"Create web applications from the text of models, and roll them back."`
 	Workspace workspaceCommand `cmd:"" help:"Manage shared files with a history, databases and other services."`
+	Workflow  workflowCommand  `cmd:"" help:"Have work in a workspace reviewed, revised, and approved or rejected."`
 	Page      pageCommand      `cmd:"" help:"Use the pages that a model writes in sessions."`
 	Terminal  terminalCommand  `cmd:"" help:"Use, share and record terminals of sessions and sandboxes."`
 	Chat      chatCommand      `cmd:"" help:"Chat with an agent that runs code."`
@@ -172,6 +173,7 @@ func newParser(c *commands, out, errOut io.Writer, exit func(int)) (*kong.Kong, 
 	c.Agent, c.App, c.Docs, c.Events, c.Key, c.Mcp, c.Operation = agentCommands, appCommands, docsCommands, eventsCommands, keyCommands, mcpCommands, operationCommands
 	c.Sandbox, c.Secret, c.Session, c.Snapshot, c.SSHKey, c.Volume, c.Webhook = sandboxCommands, secretCommands, sessionCommands, snapshotCommands, sshKeyCommands, volumeCommands, webhookCommands
 	c.Workspace = workspaceCommands
+	c.Workflow = workflowCommands
 	return kong.New(c, kong.Name("engi"),
 		kong.Description("engi runs the code that language models write, in sandboxes on your own machine."),
 		kong.Writers(out, errOut), kong.Exit(exit), kong.ShortUsageOnError(),

@@ -71,7 +71,7 @@ func TestScripts(t *testing.T) {
 		}
 		runScripts(t, "../../test/script/real")
 		examples := t.TempDir()
-		pages := []string{"README.md", "docs/executions.md", "docs/sandboxes.md", "docs/secrets.md", "docs/scripts.md"}
+		pages := []string{"README.md", "docs/executions.md", "docs/sandboxes.md", "docs/secrets.md", "docs/scripts.md", "docs/workflows.md"}
 		if !testing.Short() { // these take minutes, or ask registries
 			pages = append(pages, "docs/network.md", "docs/network-rules.md", "docs/mirror.md", "docs/events.md", "docs/pages.md", "docs/apps.md", "docs/workspaces.md", "docs/approvals.md", "docs/ssh.md", "docs/docs.md", "docs/templates.md", "docs/operations.md", "docs/security.md")
 		}

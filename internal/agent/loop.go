@@ -236,6 +236,9 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 		if env.May(t.Scope()) != nil {
 			continue // the run's caller lacks the scope for this tool
 		}
+		if env.Reviews && !t.Reviews() {
+			continue
+		}
 		if (wants(t.Name) || t.Name == "read_result" && len(spec.Tools) > 0) && env.Has(t.Needs) && (t.Available == nil || t.Available(ctx, env)) {
 			all = append(all, t)
 		}
@@ -247,7 +250,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 		}
 	}
 	for _, s := range a.runner.opt.Sources {
-		if !wants(s.Name()) {
+		if !wants(s.Name()) || env.Reviews {
 			continue
 		}
 		more, releaseSource, err := s.Open(ctx, env)
@@ -277,7 +280,7 @@ func (a *activeRun) tools(ctx context.Context, spec engi.AgentSpec) (all []tool.
 }
 
 func (a *activeRun) env() tool.Env {
-	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Workspace: a.rec.Workspace, Scopes: a.rec.Spec.Scopes, Deps: a.deps,
+	return tool.Env{Owner: a.rec.Owner, Run: a.rec.ID, Sandbox: a.rec.Sandbox, Session: a.rec.Session, Workspace: a.rec.Workspace, Scopes: a.rec.Spec.Scopes, Reviews: a.rec.Spec.Reviews, Deps: a.deps,
 		FullResult: func(ctx context.Context, call string) ([]byte, error) {
 			return a.runner.opt.Results.GetResult(ctx, a.rec.ID, call)
 		}}

@@ -59,6 +59,7 @@ type RunSpec struct {
 	Sampling     Sampling        `json:",omitzero"`  // overrides the agent's
 	Confirm      []string        `json:",omitempty"` // tools whose calls wait for a decision, in addition to the agent's
 	Scopes       []Scope         `json:",omitempty"` // scopes of the caller's key, which restrict the tools; empty means no restriction
+	Reviews      bool            `json:",omitempty"` // the run reviews the workspace: its tools read, change files and query databases without changes, and run no programs
 	Note         json.RawMessage `json:",omitempty"` // stored with the run for its caller; not interpreted
 	Idempotency  string          // a repeated key of the same owner returns the first run
 }

@@ -151,6 +151,10 @@ const (
 	EventWorkspaceService = "workspace.service" // the state of a service changed, or a service was deleted
 	EventWorkspaceRemoved = "workspace.removed"
 
+	EventWorkflowCreated = "workflow.created"
+	EventWorkflowStage   = "workflow.stage" // an action changed the stage or whose turn it is
+	EventWorkflowDeleted = "workflow.deleted"
+
 	EventFunctionPrefix     = "function." // followed by the new state of the run
 	EventFunctionStepDone   = "function.step.done"
 	EventFunctionStepFailed = "function.step.failed"
@@ -193,7 +197,8 @@ func EventTypes() []string {
 		EventPageActed, EventPagePatched, EventPageReplaced, EventPageRestored, EventPageStats, EventPageTool, EventPageFailed, EventPageDone,
 		EventAppCreated, EventAppState, EventAppApplying, EventAppProgress, EventAppApplied, EventAppApplyFailed, EventAppRolledBack, EventAppPublished, EventAppUnpublished,
 		EventAppEditing, EventAppEdited, EventAppSnapshotted, EventAppRemoved, EventAppAlert, EventAppAlertResolved,
-		EventWorkspaceCreated, EventWorkspaceUpdated, EventWorkspaceState, EventWorkspaceRevised, EventWorkspaceService, EventWorkspaceRemoved)
+		EventWorkspaceCreated, EventWorkspaceUpdated, EventWorkspaceState, EventWorkspaceRevised, EventWorkspaceService, EventWorkspaceRemoved,
+		EventWorkflowCreated, EventWorkflowStage, EventWorkflowDeleted)
 	for _, s := range FunctionStates() {
 		types = append(types, EventFunctionPrefix+string(s))
 	}

@@ -50,6 +50,8 @@ type (
 	AppID string
 	// A WorkspaceID names one workspace forever.
 	WorkspaceID string
+	// A WorkflowID names one workflow forever.
+	WorkflowID string
 	// A RequestID names one request to an API, in logs and errors.
 	RequestID string
 )
@@ -77,6 +79,7 @@ const (
 	sshKeyPrefix    = "ssh_"
 	appPrefix       = "app_"
 	workspacePrefix = "wsp_"
+	workflowPrefix  = "wfl_"
 	requestPrefix   = "req_"
 )
 
@@ -149,6 +152,12 @@ func ParseWorkspaceID(s string) (WorkspaceID, error) { return parse[WorkspaceID]
 
 // Check reports Invalid unless the ID is well-formed.
 func (id WorkspaceID) Check() error { return checkID(workspacePrefix, "a workspace", string(id)) }
+
+// NewWorkflowID returns a new, unguessable ID.
+func NewWorkflowID() WorkflowID { return WorkflowID(newID(workflowPrefix)) }
+
+// Check reports Invalid unless the ID is well-formed.
+func (id WorkflowID) Check() error { return checkID(workflowPrefix, "a workflow", string(id)) }
 
 // Label returns the ID without its prefix, for use in a host name.
 func (id WorkspaceID) Label() string { return string(id)[min(len(id), len(workspacePrefix)):] }

@@ -339,6 +339,7 @@ type DocumentQuery struct {
 	Sort       json.RawMessage
 	Skip       int64
 	Pipeline   json.RawMessage // stages of an aggregation; excludes Filter, Projection, Sort and Skip
+	ReadOnly   bool            // refuse a pipeline that writes
 	MaxRows    int             // maximum number of documents; 0 means 1,000
 	MaxBytes   int64           // maximum size of the documents as JSON; 0 means 1 MiB
 	Timeout    time.Duration   // 0 means 30 s

@@ -51,7 +51,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if err := n.openDocs(ctx, models); err != nil {
 		return err
 	}
-	n.services.Docs, n.services.Workspaces, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
+	n.services.Docs, n.services.Workspaces, n.services.Workflows, n.services.WorkspaceURL = n.Docs(), n.Workspaces(), n.workflows, func(id engi.WorkspaceID, service string) string { return n.previews.WorkspaceURL(id, service) }
 	n.services.Apps, n.services.Preview = n.Apps(), func(id engi.SandboxID, port int) string { return n.previews.URL(id, port) }
 	servers, err := c.MCP.ToolServers(os.LookupEnv)
 	if err != nil {
@@ -82,6 +82,7 @@ func (n *Node) openAgents(ctx context.Context) (err error) {
 	if n.agents, err = agent.New(opt); err != nil {
 		return err
 	}
+	n.workflows.Bind(n.agents)
 	n.pages = page.New(page.Options{
 		Agents: n.agents, Sessions: n.Sessions(), Events: store.Events(n.db), Store: store.Pages(n.db), Docs: n.Docs(), Embedder: n.embedder,
 		Sandbox: n.services.Sessions != nil, Log: n.log.With("component", "genui"),

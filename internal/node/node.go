@@ -56,6 +56,7 @@ import (
 	"github.com/engi-dev/engi/internal/terminal"
 	"github.com/engi-dev/engi/internal/undo"
 	"github.com/engi-dev/engi/internal/webhook"
+	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
@@ -86,13 +87,14 @@ type Node struct {
 	sessions   *sessions
 	apps       *app.Service
 	workspaces *workspace.Service
+	workflows  *workflow.Service
 	models     *llm.Registry // nil if agents are off
 	docs       *docs.Index   // nil if docs are off
 	embedder   docs.Embedder
 	agents     *agent.Runner // nil if the service is off
 	pages      *page.Service // nil if agents are off
 	budget     *budget.Tracker
-	workflows  *function.Runner // nil if the service is off
+	functions  *function.Runner // nil if the service is off
 	inngest    *inngest.Engine  // nil if functions run on the node itself
 	webhooks   *webhook.Manager // nil if functions are off
 	refusals   *store.Refusals
@@ -204,7 +206,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.openWorkflows(ctx); err != nil {
+	if err := n.openFunctions(ctx); err != nil {
 		return nil, err
 	}
 	n.operations = operation.New(ctx, operation.Options{
@@ -270,6 +272,7 @@ func (n *Node) api(o rest.Options, about rest.NodeInfo) *rest.Server {
 		rest.Pages(n.Pages()),
 		rest.Apps(n.Apps(), n.previews, n.Events()),
 		rest.Workspaces(n.Workspaces(), n.previews),
+		rest.Workflows(n.workflows),
 		rest.Terminals(terminal.New(terminal.Options{Places: n.places(), Templates: n.templates, Store: store.Terminals(n.db), Log: n.log.With("component", "terminals")})),
 		rest.Agents(n.Agents()),
 		openai.Resource(n.Agents(), n.embedder, n.started),
@@ -378,7 +381,7 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	parts = append(parts, part{"approvals", n.approvals.Run, 10 * time.Second})
 	parts = append(parts, part{"operations", n.operations.Run, 60 * time.Second})
 	parts = append(parts, part{"sessions", n.sessions.Run, 60 * time.Second})
-	parts = append(parts, part{"apps", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second})
+	parts = append(parts, part{"apps", n.apps.Run, 60 * time.Second}, part{"workspaces", n.workspaces.Run, 60 * time.Second}, part{"workflows", n.workflows.Run, 10 * time.Second})
 	if n.script != nil {
 		parts = append(parts, part{"script", n.script.Run, 10 * time.Second})
 	}
@@ -388,8 +391,8 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	if n.agents != nil {
 		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second}, part{"pages", n.pages.Run, 30 * time.Second})
 	}
-	if n.workflows != nil {
-		parts = append(parts, part{"workflows", n.workflows.Serve, 30 * time.Second})
+	if n.functions != nil {
+		parts = append(parts, part{"functions", n.functions.Serve, 30 * time.Second})
 	}
 	parts = append(parts, part{"ssh", n.ssh.Run, 10 * time.Second}, part{"tls", n.listener.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)

@@ -199,6 +199,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	}
 	ids["APPID"] = string(app.ID)
 	ids["WSPID"] = ann.make("/v1/workspaces", `{"name":"desk","template":"host"}`, "id")
+	ids["WFLID"] = ann.make("/v1/workflows", `{"workspace":"desk"}`, "id")
 
 	const program = `"language":"bash","code":":"`
 	grants := func(method, path, rest string) string {
@@ -215,6 +216,9 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"create-session workspace":  `POST /v1/sessions {"workspace":"WSPID"}`,
 		"create-workspace template": `POST /v1/workspaces {"template":"HERS"}`,
 		"list-workspaces ?cursor":   `GET /v1/workspaces?cursor=WSPID`,
+		"create-workflow workspace": `POST /v1/workflows {"workspace":"WSPID"}`,
+		"list-workflows ?cursor":    `GET /v1/workflows?cursor=WFLID`,
+		"list-workflows ?workspace": `GET /v1/workflows?workspace=WSPID`,
 		"create-session git.secret": `POST /v1/sessions {"template":"host","git":{"url":"https://x.test/o/r","secret":"SECRET"}}`,
 		"create-sandbox snapshot":   `POST /v1/sandboxes {"snapshot":"SNAPSHOT"}`,
 
@@ -260,7 +264,7 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 		"act-on-ui agent": "agents are everybody's", "act-on-ui model": "models are everybody's", "edit-app model": "models are everybody's", "edit-app judge.model": "models are everybody's",
 		"list-function-runs ?function": "functions are everybody's", "replay-event function": "functions are everybody's",
 		"add-document package": "a name in the owner's documents", "search-documents ?package": "a name in the owner's documents",
-		"list-workspace-revisions ?cursor": "a number", "change-workspace collaborators.owner": "who may work in it, if there is somebody of that name", "change-workspace share.owner": "the same", "create-workspace collaborators.owner": "the same",
+		"list-workflow-events ?cursor": "a number", "list-workspace-revisions ?cursor": "a number", "change-workspace collaborators.owner": "who may work in it, if there is somebody of that name", "change-workspace share.owner": "the same", "create-workspace collaborators.owner": "the same",
 		"put-workspace-file ?message": "a text", "remove-workspace-file ?message": "a text", "write-workspace-files message": "a text", "move-workspace-file message": "a text",
 		"list-app-revisions ?cursor": "a number", "create-app network.grants.secret": "the app's sandbox looks for it, as in create-sandbox", "apply-to-app message": "a text",
 		"apply-to-app snapshot": "yes or no", "branch-app snapshot": "yes or no, of the app's own", "roll-back-app snapshot": "yes or no, of the app's own",

@@ -90,6 +90,7 @@ var toolOperations = map[string]string{
 	"create_app": "POST /v1/apps", "apply_to_app": "POST /v1/apps/{id}/apply", "read_app": "GET /v1/apps/{id}/files/list",
 	"create_workspace": "POST /v1/workspaces", "read_workspace": "GET /v1/workspaces/{id}/files/list", "write_workspace": "POST /v1/workspaces/{id}/files", "move_workspace_file": "POST /v1/workspaces/{id}/files/move", "add_service": "POST /v1/workspaces/{id}/services",
 	"enable_preview": "PATCH /v1/workspaces/{id}", "run_sql": "POST /v1/workspaces/{id}/query", "describe_tables": "GET /v1/workspaces/{id}/tables", "query_collection": "POST /v1/workspaces/{id}/documents", "run_redis_command": "POST /v1/workspaces/{id}/services/{service}/command",
+	"submit_for_review": "POST /v1/workflows/{id}/submit", "submit_review": "POST /v1/workflows/{id}/review", "get_review_feedback": "GET /v1/workflows/{id}/feedback",
 }
 
 // mcpOperations says the same of MCP's tools, where they are others.

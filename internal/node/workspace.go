@@ -5,16 +5,18 @@ import (
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
-// openWorkspaces opens the service of workspaces. Their sandboxes reach the registries of
+// openWorkspaces opens the services of workspaces and of workflows in them. The sandboxes reach the registries of
 // packages and each other.
 func (n *Node) openWorkspaces() {
 	n.workspaces = workspace.New(workspace.Options{
 		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
 		Network: n.packagesOnly(), Mongod: n.config.Workspaces.Mongod, MaxAwake: time.Duration(n.config.Sandboxes.Max),
 	})
+	n.workflows = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: n.workspaces, Events: n.Events(), Log: n.log.With("component", "workflows")})
 }
 
 // packagesOnly returns the policy of sandboxes that reach registries of packages only; on a
@@ -28,3 +30,6 @@ func (n *Node) packagesOnly() engi.NetworkPolicy {
 
 // Workspaces returns the service of workspaces.
 func (n *Node) Workspaces() engi.Workspaces { return n.workspaces }
+
+// Workflows returns the service of workflows.
+func (n *Node) Workflows() engi.Workflows { return n.workflows }

@@ -22,6 +22,7 @@ import (
 	"github.com/engi-dev/engi/internal/sandbox/fleet"
 	"github.com/engi-dev/engi/internal/session"
 	"github.com/engi-dev/engi/internal/store"
+	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 	"github.com/engi-dev/engi/test/seed"
@@ -54,7 +55,7 @@ func change(file string) error {
 	}
 	fmt.Println("open")
 	failed := make(chan error)
-	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction, changeApp, changeWorkspace} {
+	for _, f := range []func(context.Context, *store.DB) error{changeExecution, changeSandbox, changeVolume, changeSession, changeKey, changeSecret, changeApproval, changeSnapshot, changeRun, changeFunction, changeApp, changeWorkspace, changeWorkflow} {
 		go func() {
 			for {
 				if err := f(ctx, db); err != nil {
@@ -217,7 +218,7 @@ func changeRun(ctx context.Context, db *store.DB) error {
 }
 
 func changeFunction(ctx context.Context, db *store.DB) error {
-	s := store.Workflow(db)
+	s := store.Functions(db)
 	r := function.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "bert", Function: "f", State: engi.FunctionQueued, Created: time.Now().UTC()}}
 	to := func(state engi.FunctionState) func() error {
 		return func() error {
@@ -319,6 +320,63 @@ func changeWorkspace(ctx context.Context, db *store.DB) error {
 		revise, revise, revise,
 		func() error { return s.Remove(ctx, r.ID) },
 	)
+}
+
+func changeWorkflow(ctx context.Context, db *store.DB) error {
+	s, spaces := store.Workflows(db), store.Workspaces(db)
+	r := workspace.Record{Workspace: engi.Workspace{ID: engi.NewWorkspaceID(), Owner: "carl", State: engi.WorkspaceStopped, Created: time.Now().UTC()}}
+	r.Name, r.Idempotency = string(r.ID), string(r.ID)
+	w := aWorkflow(r, "w")
+	step := func(action engi.WorkflowAction, stage engi.WorkflowStage) func() error {
+		return func() error {
+			_, err := s.Change(ctx, w.ID, func(w *engi.Workflow, tx workflow.Tx) (engi.WorkflowEvent, error) {
+				head, err := tx.Content(0)
+				e := engi.WorkflowEvent{Action: action, From: w.Stage, To: stage, Hash: head.Hash}
+				w.Stage, w.Hash = stage, head.Hash
+				return e, err
+			})
+			return err
+		}
+	}
+	revise := func() error {
+		rev, made, err := nextRevision(r.Revision)
+		if err != nil {
+			return err
+		}
+		_, err = spaces.Change(ctx, r.ID, func(now *workspace.Record, tx workspace.Tx) error {
+			now.Revision = rev.Number
+			if err := tx.Revise(rev, made, 1<<20); err != nil {
+				return err
+			}
+			return tx.Emit(engi.EventWorkspaceRevised, map[string]any{"revision": rev.Number})
+		})
+		r.Revision = rev.Number
+		return err
+	}
+	return each(
+		func() error { return spaces.Put(ctx, r, nil) },
+		func() error { return s.Put(ctx, w, createdWorkflow, workflow.Bounds{Workspace: 1, Owner: 1 << 30}) },
+		revise, step(engi.ActSubmit, engi.WorkflowReview), step(engi.ActApprove, engi.WorkflowApproved), revise, step(engi.ActSubmit, engi.WorkflowReview),
+		func() error {
+			if turn.Add(1)%2 == 0 {
+				return nil
+			}
+			return spaces.Remove(ctx, r.ID)
+		},
+	)
+}
+
+// nextRevision returns a revision of a workspace with one file, and its objects.
+func nextRevision(last int64) (rev engi.WorkspaceRevision, made []repo.Object, err error) {
+	o, err := repo.New(repo.Blob, []byte(fmt.Sprint(last+1)))
+	if err != nil {
+		return rev, nil, err
+	}
+	files := repo.Files{"a": {Path: "a", Mode: repo.FileMode, Hash: o.Hash}}
+	rev = engi.WorkspaceRevision{Number: last + 1, Parent: last, Message: "m", Created: time.Now().UTC(), Changed: repo.Files{}.Changes(files)}
+	v, made, err := repo.Version{}.Next(files, repo.Note{Message: "m", Time: rev.Created})
+	rev.Commit = v.Commit
+	return rev, append(made, o), err
 }
 
 // TestKill kills a process at random moments, some of them while it opens its
@@ -515,6 +573,26 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 			t.Errorf("%s: a file of revision %d is not there: %v", subject, r.Revision, err)
 		}
 		return engi.EventWorkspaceRevised
+	case "wfl_":
+		w, err := store.Workflows(db).Get(ctx, engi.Everyone, engi.WorkflowID(subject))
+		if gone(err) {
+			return engi.EventWorkflowDeleted
+		}
+		fail(err)
+		history, err := store.Workflows(db).History(ctx, w.ID, engi.Paging{})
+		fail(err)
+		log, err := store.Events(db).List(ctx, engi.Everyone, engi.EventFilter{Subject: subject, Limit: 1000})
+		fail(err)
+		if len(history) != int(w.Events) || len(log) != len(history) || history[len(history)-1].To != w.Stage {
+			t.Errorf("%s: it is in stage %s after %d events; the history has %d and the log %d", subject, w.Stage, w.Events, len(history), len(log))
+		}
+		if r, err := store.Workspaces(db).Find(ctx, engi.Everyone, string(w.Workspace)); err != nil || (w.Stage == engi.WorkflowApproved) != (w.Events == 3) || w.Stage == engi.WorkflowApproved && r.Revision != 1 {
+			t.Errorf("%s: it is in stage %s after %d events, and the workspace has revision %d: %v", subject, w.Stage, w.Events, r.Revision, err)
+		}
+		if w.Events == 1 {
+			return engi.EventWorkflowCreated
+		}
+		return engi.EventWorkflowStage
 	case "key_":
 		keys, err := store.Keys(db).List(ctx, engi.Everyone, engi.Paging{})
 		fail(err)
@@ -561,7 +639,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventRunStarted
 	case "fnr_":
-		r, err := store.Workflow(db).Run(ctx, engi.Everyone, engi.FunctionRunID(subject))
+		r, err := store.Functions(db).Run(ctx, engi.Everyone, engi.FunctionRunID(subject))
 		fail(err)
 		return "function." + string(r.State)
 	}
@@ -590,7 +668,7 @@ func counted(t *testing.T, db *store.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{})
+	runs, err := store.Functions(db).Runs(ctx, engi.Everyone, function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -92,12 +92,12 @@ func TestTablesAreRenamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for q, want := range map[string]string{
-		`SELECT count || ' ' || bytes FROM docs_totals WHERE shelf = 'd:ann'`:                                           "2 15",
-		`SELECT body FROM docs_pieces WHERE id IN (SELECT rowid FROM docs_words WHERE docs_words MATCH 'text')`:         "pads a text on the left",
-		`SELECT r.id || s.name FROM function_runs r JOIN function_steps s ON s.run = r.id`:                              "fnr_aone",
-		`SELECT html FROM pages WHERE session = 'ses_a'`:                                                                "<p>page</p>",
-		`SELECT count(*) FROM sqlite_master WHERE name LIKE 'library%' OR name LIKE 'workflow%' OR name LIKE 'uis%'`:    "0",
-		`SELECT count(*) FROM sqlite_master WHERE sql LIKE '%library%' OR sql LIKE '%workflow_%' OR sql LIKE '% uis %'`: "0",
+		`SELECT count || ' ' || bytes FROM docs_totals WHERE shelf = 'd:ann'`:                                                                              "2 15",
+		`SELECT body FROM docs_pieces WHERE id IN (SELECT rowid FROM docs_words WHERE docs_words MATCH 'text')`:                                            "pads a text on the left",
+		`SELECT r.id || s.name FROM function_runs r JOIN function_steps s ON s.run = r.id`:                                                                 "fnr_aone",
+		`SELECT html FROM pages WHERE session = 'ses_a'`:                                                                                                   "<p>page</p>",
+		`SELECT count(*) FROM sqlite_master WHERE name LIKE 'library%' OR name IN ('workflow_runs', 'workflow_steps') OR name LIKE 'uis%'`:                 "0",
+		`SELECT count(*) FROM sqlite_master WHERE sql LIKE '%library%' OR sql LIKE '%workflow_runs%' OR sql LIKE '%workflow_steps%' OR sql LIKE '% uis %'`: "0",
 	} {
 		var got string
 		if err := db.read.QueryRowContext(ctx, q).Scan(&got); err != nil || got != want {

@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workflow"
 	"github.com/engi-dev/engi/internal/workspace"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
@@ -284,9 +286,16 @@ func (s workspaceStore) Change(ctx context.Context, id engi.WorkspaceID, f func(
 
 func (s workspaceStore) Remove(ctx context.Context, id engi.WorkspaceID) (err error) {
 	defer engi.Annotate(&err, "remove workspace %s", id)
-	return change(ctx, s.db, errNoWorkspace, s.db.scanWorkspace, func(t *tx, r workspace.Record) error {
+	return s.db.tx(ctx, func(t *tx) error {
+		if _, err := t.removeWorkflows(ctx, `workspace = ?`, id); err != nil {
+			return err
+		}
+		r, err := first(ctx, t, errNoWorkspace, s.db.scanWorkspace, `DELETE FROM workspaces WHERE id = ? RETURNING `+workspaceColumns, id)
+		if err != nil {
+			return err
+		}
 		return t.record(ctx, r.Owner, string(r.ID), engi.EventWorkspaceRemoved, map[string]any{"name": r.Name})
-	}, `DELETE FROM workspaces WHERE id = ? RETURNING `+workspaceColumns, id)
+	})
 }
 
 func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Paging) ([]engi.WorkspaceRevision, error) {
@@ -331,7 +340,11 @@ func scanWorkspaceRevision(row scanner) (r engi.WorkspaceRevision, err error) {
 }
 
 func (s workspaceStore) Object(ctx context.Context, id engi.WorkspaceID, hash string) (repo.Object, error) {
-	return first(ctx, s.db.read, engi.Errorf(engi.NotFound, "there is no object %.40q of git", hash), func(row scanner) (o repo.Object, err error) {
+	return workspaceObject(ctx, s.db.read, id, hash)
+}
+
+func workspaceObject(ctx context.Context, q querier, id engi.WorkspaceID, hash string) (repo.Object, error) {
+	return first(ctx, q, engi.Errorf(engi.NotFound, "there is no object %.40q of git", hash), func(row scanner) (o repo.Object, err error) {
 		return o, row.Scan(&o.Hash, &o.Kind, &o.Size, &o.Packed)
 	}, `SELECT hash, kind, size, data FROM workspace_objects WHERE workspace = ? AND hash = ?`, id, hash)
 }
@@ -405,9 +418,17 @@ func (x workspaceTx) Revise(r engi.WorkspaceRevision, objects []repo.Object, mos
 		}
 		bytes += int64(rowBytes + len(c.Path))
 	}
-	_, err = first(x.ctx, x.t, engi.Errorf(engi.Internal, "the commit of revision %d is not there", r.Number), value[int],
-		`SELECT 1 FROM workspace_objects WHERE workspace = ? AND hash = ? AND kind = ?`, x.id, r.Commit, repo.Commit)
+	tree, err := x.t.treeOf(x.ctx, x.id, r.Commit)
+	if engi.Is(err, engi.NotFound) {
+		return engi.Errorf(engi.Internal, "the commit of revision %d is not there", r.Number)
+	}
 	if err != nil {
+		return err
+	}
+	if _, err := x.t.exec(x.ctx, `UPDATE workspace_revisions SET tree = ? WHERE workspace = ? AND number = ?`, tree, x.id, r.Number); err != nil {
+		return err
+	}
+	if err := x.t.void(x.ctx, x.id, workflow.Content{Revision: r.Number, Hash: tree}, r.Actor, time.Now().UTC()); err != nil {
 		return err
 	}
 	if _, err := x.t.exec(x.ctx, `UPDATE workspaces SET bytes = bytes + ? WHERE id = ?`, bytes, x.id); err != nil {

@@ -42,6 +42,9 @@ func (s *Service) Documents(ctx context.Context, q engi.DocumentQuery) (r engi.D
 	need := engi.RoleReviewer
 	if database.Writes(q) {
 		need = engi.RoleEditor
+		if q.ReadOnly {
+			return r, engi.Errorf(engi.Denied, "the pipeline writes into a collection, and the query is read-only").WithRemedy("leave out $out and $merge")
+		}
 	}
 	db, leave, err := s.enterDatabase(ctx, q.Viewer, q.Workspace, q.Service, need, speakMongo)
 	if err != nil {

@@ -63,6 +63,20 @@ func (s *Service) use(ctx context.Context, r Record, catchUp bool) (_ *use, err 
 	return u, err
 }
 
+// Collect records the changes made in the sandbox of a workspace as a revision. Without wake, it
+// leaves a sandbox that is not awake as it is.
+func (s *Service) Collect(ctx context.Context, id engi.WorkspaceID, wake bool) (err error) {
+	defer engi.Annotate(&err, "record what has changed in workspace %s", id)
+	if !wake {
+		r, err := s.find(ctx, engi.Everyone, string(id), engi.RoleViewer)
+		if err != nil || r.Sandbox == "" || !s.sandboxes.Runs(ctx, r.Sandbox) {
+			return err
+		}
+	}
+	_, _, _, err = s.at(ctx, engi.Everyone, string(id), 0)
+	return err
+}
+
 // Shared returns sandboxes that collaborators can enter: its Enter admits
 // the editors of a workspace to the workspace's sandbox. In the sandbox they have the rights
 // of its owner. They cannot manage the sandbox itself.

@@ -46,6 +46,7 @@ type Fixture struct {
 	Pages      *Pages
 	Apps       *Apps
 	Workspaces *Workspaces
+	Workflows  engi.Workflows
 
 	Handler *rest.Server
 	Admin   string // secret of an admin key
@@ -80,6 +81,7 @@ type Options struct {
 	Pages       engi.Pages
 	Apps        engi.Apps
 	Workspaces  engi.Workspaces
+	Workflows   engi.Workflows
 	Terminals   *terminal.Manager
 	Agents      engi.Agents
 	Embedder    openai.Embedder
@@ -115,6 +117,7 @@ func (o *Options) Serve() *rest.Server {
 		rest.Pages(o.Pages),
 		rest.Apps(o.Apps, o.Ports, o.Events),
 		rest.Workspaces(o.Workspaces, o.Ports),
+		rest.Workflows(o.Workflows),
 		rest.Terminals(o.Terminals),
 		rest.Agents(o.Agents),
 		openai.Resource(o.Agents, o.Embedder, o.Started),
@@ -161,6 +164,7 @@ func New(change func(*Options)) *Fixture {
 	w.Sandboxes = NewSandboxes(w.Executions)
 	w.Volumes, w.Networks, w.Pages = &Volumes{}, NewNetworks(w.Sandboxes), &Pages{}
 	w.Workspaces = &Workspaces{Sandboxes: w.Sandboxes}
+	w.Workflows = newWorkflows(w.db, w.Workspaces)
 	w.Apps = &Apps{Log: store.Events(w.db), Workspaces: w.Workspaces}
 	mirror, err := mirror.New(mirror.Options{Dir: filepath.Join(w.dir, "packages"), Offline: true})
 	if err != nil {
@@ -178,7 +182,7 @@ func New(change func(*Options)) *Fixture {
 		Options:    rest.Options{Keys: w.Keys, Idempotency: store.Idempotency(w.db), Secret: []byte("of fingerprints"), Register: reg, Version: "0.0.0-test", Started: time.Date(2026, 11, 20, 20, 0, 0, 0, time.UTC)},
 		Executions: w.Executions, Sandboxes: w.Sandboxes, Lifecycle: w.Sandboxes.Lifecycle(), Snapshots: w.Sandboxes.Snapshots(), Volumes: w.Volumes,
 		Secrets: &Secrets{}, Templates: w.Templates, Pools: w.Pools, Ports: ports{w.Sandboxes}, Networks: w.Networks, Scripts: scripts{}, Sessions: &Sessions{Sandboxes: w.Sandboxes, Workspaces: w.Workspaces},
-		Pages: w.Pages, Apps: w.Apps, Workspaces: w.Workspaces, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Docs: &Docs{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
+		Pages: w.Pages, Apps: w.Apps, Workspaces: w.Workspaces, Workflows: w.Workflows, Agents: &Agents{}, Embedder: embedder{}, ToolServers: &Agents{}, Docs: &Docs{}, Events: store.Events(w.db), Functions: functions, Webhooks: webhooks, SSH: sshServer, Approvals: w.Approvals, Mirror: mirror, Metrics: reg, Links: signin.New(store.SignIns(w.db), w.Keys),
 		Quota: func(engi.Owner) engi.Quota { return engi.Quota{Sandboxes: 100, Volumes: 10} },
 	}
 	if change != nil {

@@ -111,11 +111,13 @@ var rules = []rule{
 	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype go.mongodb.org/mongo-driver/v2/bson"},
 	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
+	{"workflow", "clip engi", ""},
+
 	{"sandbox/outputlog", "engi", ""},
 	{"operation", "engi sandbox/outputlog", ""},
 
 	{"sandbox/fleet/...", "engi sandbox/fleet/... sandbox/outputlog sandbox/provider sandbox/guest sandbox/guest/wire", "github.com/prometheus/client_golang/..."},
-	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workspace/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
+	{"store/...", "engi store/... terminal function webhook operation sandbox/fleet sandbox/disk/... access/... network/... session agent page app docs workflow workspace/...", "modernc.org/sqlite/... github.com/pressly/goose/v3/..."},
 
 	{"api/v1", "", ""},
 	{"server/pagestream", "engi page/markup server/httpio api/v1", "golang.org/x/net/html/..."},

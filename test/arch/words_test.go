@@ -18,7 +18,7 @@ import (
 // words maps words that are not used here to the word that each layer uses instead.
 var words = map[string]string{
 	"studio": "app", "genui": "page", "ui": "page", "interface": "page", "interfaces": "pages",
-	"workflow": "function", "workflows": "functions", "library": "docs", "js": "script", "invocation": "script", "gate": "access or egress",
+	"library": "docs", "js": "script", "invocation": "script", "gate": "access or egress",
 	"wall": "egress", "broker": "mirror", "mirrors": "registries",
 }
 

@@ -64,6 +64,7 @@ type Env struct {
 	Session    string         // empty for none
 	Workspace  string         // ID or name; empty for none
 	Scopes     []engi.Scope   // scopes of the key that started the run; empty means all
+	Reviews    bool           // the run reviews the workspace, see [engi.RunSpec]
 	Deps       any            // the run's dependencies; hidden from the model
 	FullResult func(ctx context.Context, call string) ([]byte, error)
 }
@@ -100,7 +101,7 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 	switch t.Name {
 	case "execute_code":
 		return engi.ScopeExecutions, true
-	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables":
+	case "read_file", "list_files", "glob", "grep", "read_app", "read_workspace", "describe_tables", "get_review_feedback":
 		return engi.ScopeSandboxes, false
 	case "search_docs", "save_module":
 		return engi.ScopeDocs, t.Name == "save_module"
@@ -108,6 +109,16 @@ func (t Tool) Scope() (s engi.Scope, write bool) {
 		return engi.ScopeAgents, false
 	}
 	return engi.ScopeSandboxes, true
+}
+
+// Reviews reports whether a run that reviews a workspace has the tool.
+func (t Tool) Reviews() bool {
+	switch t.Name {
+	case "read_workspace", "write_workspace", "describe_tables", "run_sql", "query_collection", "read_file", "list_files", "glob", "grep", "read_result", "search_docs",
+		"submit_review", "get_review_feedback":
+		return true
+	}
+	return false
 }
 
 // A Call is one use of a tool.
@@ -259,6 +270,7 @@ type Services struct {
 	Docs       engi.Docs
 	Apps       Apps
 	Workspaces Workspaces
+	Workflows  Workflows
 	Preview    func(id engi.SandboxID, port int) string // returns the address of an app's page; nil if apps have none
 	// WorkspaceURL returns the address of the preview of a workspace, or of one of its services; nil if there are none.
 	WorkspaceURL func(id engi.WorkspaceID, service string) string
@@ -306,7 +318,7 @@ func (s Services) enterGuest(ctx context.Context, c *Call) (engi.Guest, func(), 
 // Builtin returns the built-in tools whose services s has.
 func Builtin(s Services) ([]Tool, error) {
 	var all []Tool
-	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, fetchTools} {
+	for _, group := range []func(Services) ([]Tool, error){codeTools, docsTools, fileTools, appTools, workspaceTools, workflowTools, fetchTools} {
 		tools, err := group(s)
 		if err != nil {
 			return nil, err

@@ -200,9 +200,9 @@ func nameOf(x engi.Workspace, owner engi.Owner) string {
 	return x.Name
 }
 
-var idPattern = regexp.MustCompile(` ?"?\b(?:wsp|sbx|vol)_[a-z2-7]{26}\b"?`)
+var idPattern = regexp.MustCompile(` ?"?\b(?:wsp|sbx|vol|wfl)_[a-z2-7]{26}\b"?`)
 
-// withoutIDs returns a text without the IDs of workspaces, sandboxes and volumes. A model does not need them, and
+// withoutIDs returns a text without the IDs of workspaces, sandboxes, volumes and workflows. A model does not need them, and
 // would call things by them.
 func withoutIDs(text string) string { return idPattern.ReplaceAllString(text, "") }
 
@@ -338,7 +338,7 @@ func (s Services) runRedis(ctx context.Context, c *Call, x engi.Workspace, a run
 }
 
 func (s Services) runSQL(ctx context.Context, c *Call, in engi.Workspace, a runSQLArgs) (Result, error) {
-	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
+	q := engi.Query{Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Text: a.Query, ReadOnly: a.ReadOnly || c.Reviews, Args: a.Args, MaxRows: maxQueryRows, MaxBytes: maxQueryBytes}
 	if a.Explain {
 		plan, err := s.Workspaces.Explain(ctx, q)
 		return Result{Text: plan}, err
@@ -403,7 +403,8 @@ func rowsText(x engi.QueryResult) string {
 func (s Services) queryCollection(ctx context.Context, c *Call, in engi.Workspace, a queryCollectionArgs) (Result, error) {
 	raw := func(text string) json.RawMessage { return json.RawMessage(strings.TrimSpace(text)) }
 	q := engi.DocumentQuery{
-		Viewer: c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Collection: a.Collection,
+		ReadOnly: c.Reviews,
+		Viewer:   c.Owner.Viewer(), Workspace: string(in.ID), Service: a.Service, Collection: a.Collection,
 		Filter: raw(a.Filter), Projection: raw(a.Projection), Sort: raw(a.Sort), Skip: a.Skip, Pipeline: raw(a.Pipeline), MaxRows: maxQueryRows, MaxBytes: maxQueryBytes,
 	}
 	x, err := s.Workspaces.Documents(ctx, q)

@@ -284,6 +284,7 @@ var effects = map[string]effect{
 	"create_app": {writes: true}, "apply_to_app": {writes: true, destructive: true, open: true}, "read_app": {},
 	"create_workspace": {writes: true}, "read_workspace": {}, "write_workspace": {writes: true, destructive: true}, "move_workspace_file": {writes: true, destructive: true}, "add_service": {writes: true}, "describe_tables": {},
 	"enable_preview": {writes: true, open: true, idempotent: true}, "run_sql": {writes: true, destructive: true}, "query_collection": {writes: true, destructive: true}, "run_redis_command": {writes: true, destructive: true},
+	"submit_for_review": {writes: true}, "submit_review": {writes: true, destructive: true}, "get_review_feedback": {},
 	"save_module": {writes: true, destructive: true, idempotent: true},
 	"fetch_url":   {open: true},
 	"show_page":   {}, watchPage: {}, "act_on_page": {writes: true, destructive: true, open: true},

@@ -42,7 +42,7 @@ func serveAll(t *testing.T) (*apitest.Fixture, tool.Services, string) {
 	w := apitest.New(nil)
 	t.Cleanup(w.Close)
 	sessions := &apitest.Sessions{Workspaces: w.Workspaces}
-	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Docs: &apitest.Docs{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces}
+	services := tool.Services{Executions: w.Executions, Sandboxes: w.Sandboxes, Sessions: sessions, Docs: &apitest.Docs{Sessions: sessions}, Apps: w.Apps, Workspaces: w.Workspaces, Workflows: w.Workflows}
 	s, err := mcp.New(mcp.Options{
 		Services: services, Keys: w.Keys, Clients: w.Clients, Version: "1",
 		URL:   func(id engi.SandboxID, port int) string { return fmt.Sprintf("http://%d-%s.test", port, id.Label()) },
@@ -155,10 +155,18 @@ func TestEveryTool(t *testing.T) {
 		{"query_collection", args{"workspace": "desk", "collection": "orders", "filter": `{"total": 7}`}, "(1 documents)"},
 		{"enable_preview", args{"workspace": "desk"}, "It is for who works in the workspace."},
 		{"run_redis_command", args{"workspace": "desk", "command": []string{"PING"}}, "PONG"},
+		{"get_review_feedback", args{"workspace": "desk"}, "There is no review yet."},
+		{"submit_for_review", args{"workspace": "desk", "notes": "done"}, "revision 2 is submitted; it waits for the reviewer"},
+		{"submit_review", args{"workspace": "desk", "approved": false, "feedback": "no"}, "in stage revision"},
 		{"run_command", args{"workspace": "desk", "command": "echo from the working copy"}, "from the working copy"},
 		{"end_session", args{"session": talk.Session}, "ended"},
 		{"stop_sandbox", args{"sandbox": id}, "stopped"},
 	} {
+		if step.name == "get_review_feedback" {
+			if _, err := w.Workflows.Create(t.Context(), engi.WorkflowSpec{Viewer: "ann", Workspace: "desk"}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if got := use(t, c, step.name, step.args); !strings.Contains(got, step.want) {
 			t.Errorf("%s: %q", step.name, got)
 		}

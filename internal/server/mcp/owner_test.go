@@ -63,6 +63,7 @@ func TestAdministratorsAgentsAreOneOwner(t *testing.T) {
 		"move_workspace_file": {alone: args{"workspace": "ann-desk", "from": "a", "to": "b"}},
 		"add_service":         {alone: args{"workspace": "ann-desk", "type": "redis"}}, "run_sql": {alone: args{"workspace": "ann-desk", "query": "select 'Marmalade' as n"}}, "describe_tables": {alone: args{"workspace": "ann-desk"}},
 		"enable_preview": {alone: args{"workspace": "ann-desk"}}, "run_redis_command": {alone: args{"workspace": "ann-desk", "command": []string{"PING"}}},
+		"submit_for_review": {alone: args{"workspace": "ann-desk"}}, "submit_review": {alone: args{"workspace": "ann-desk", "approved": false}}, "get_review_feedback": {alone: args{"workspace": "ann-desk"}},
 		"query_collection": {alone: args{"workspace": "ann-desk", "collection": "orders"}},
 		"save_module":      {in: args{"path": "lib/evil.ts", "description": "evil", "exports": []string{}, "usage": ""}},
 	}

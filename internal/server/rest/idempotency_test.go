@@ -33,6 +33,7 @@ var twice = map[string][2]string{
 	"POST /v1/apps/{id}/branch":                          {`{}`, `{"revision":1}`},
 	"POST /v1/workspaces":                                {`{"name":"new"}`, `{"name":"newer"}`},
 	"POST /v1/workspaces/{id}/services":                  {`{"type":"mysql","name":"new"}`, `{"type":"mysql","name":"newer"}`},
+	"POST /v1/workflows":                                 {`{"workspace":"WORKSPACE","name":"new"}`, `{"workspace":"WORKSPACE","name":"newer"}`},
 	"POST /v1/docs":                                      {`{"title":"a","text":"# a"}`, `{"title":"a","text":"# b"}`},
 	"POST /v1/agents/{name}/runs":                        {`{"input":"x"}`, `{"input":"y"}`},
 	"POST /v1/chat":                                      {`{"message":"x"}`, `{"message":"y"}`},
@@ -112,7 +113,9 @@ func TestRepeatedRequestsMakeOneThing(t *testing.T) {
 			continue
 		}
 		method, path, _ := mine.requestFor(pattern)
-		bodies[0] = strings.Replace(bodies[0], "EVENT", mine.event, 1)
+		for i := range bodies {
+			bodies[i] = strings.NewReplacer("EVENT", mine.event, "WORKSPACE", mine.workspace).Replace(bodies[i])
+		}
 		send := func(key, body string) *httptest.ResponseRecorder {
 			key += strings.ReplaceAll(pattern, " ", "")
 			secret := w.User

@@ -372,6 +372,7 @@ func TestAnswersAreAsDescribed(t *testing.T) {
 	do("DELETE", session, "")
 	answersOfApps(t, w, c, do)
 	answersOfWorkspaces(t, do)
+	answersOfWorkflows(t, do)
 	do("POST", "/v1/sessions", `{"name":"s2"}`)
 	do("POST", "/v1/sessions", `{"name":"s3","git":{"url":"https://git.example/o/r","push":{}}}`)
 	do("POST", "/v1/sessions/s3/git/push", "")
@@ -585,6 +586,29 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 	do("DELETE", b, "")
 }
 
+// answersOfWorkflows asks for everything about workflows.
+func answersOfWorkflows(t *testing.T, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
+	b := "/v1/workflows/" + newWorkflow(t, do).ID
+	do("GET", "/v1/workflows?workspace=flows&stage=creation", "")
+	do("GET", b+"/feedback", "")
+	do("POST", b+"/submit", `{"notes":"done"}`)
+	do("POST", b+"/review", `{"decision":"approve","revision":1}`)
+	do("POST", b+"/review", `{"decision":"send_back","grade":"C","feedback":"no","suggestions":["shorter"]}`)
+	do("GET", b+"?wait=1s&stage=revision", "")
+	do("GET", b+"/feedback", "")
+	do("GET", b+"/history?limit=2", "")
+	do("POST", b+"/escalate", `{"reason":"late"}`)
+	do("POST", b+"/cancel", "")
+	do("DELETE", b, "")
+}
+
+// newWorkflow returns a workflow in a workspace with a file.
+func newWorkflow(t *testing.T, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) v1.Workflow {
+	t.Helper()
+	space := read[v1.Workspace](t, do("POST", "/v1/workspaces", `{"name":"flows","files":[{"path":"README.md","content":"# Shop\n"}]}`), 201)
+	return read[v1.Workflow](t, do("POST", "/v1/workflows", `{"workspace":"`+space.ID+`","task":"a page","limits":{"review":"1h"},"metadata":{"a":[1]}}`), 201)
+}
+
 // TestExamplesAreTrue sends every example of a request, and holds those of
 // answers to their schemas.
 func TestExamplesAreTrue(t *testing.T) {
@@ -596,6 +620,7 @@ func TestExamplesAreTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := read[v1.Session](t, ask(t, w, "POST", "/v1/sessions", ""), 201)
+	read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"shop"}`, "Authorization", "Bearer "+w.Admin), 201)
 	for path, item := range c.spec["paths"].(map[string]any) {
 		for method, op := range item.(map[string]any) {
 			for name, example := range section(section(section(section(op.(map[string]any), "requestBody"), "content"), "application/json"), "examples") {
@@ -615,6 +640,13 @@ func TestExamplesAreTrue(t *testing.T) {
 				}
 				if strings.HasPrefix(path, "/v1/workspaces/") {
 					id = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"services":[{"type":"postgres"},{"type":"redis","name":"cache"},{"type":"mongodb"}],"files":[{"path":"notes.md","content":""}]}`), 201).ID
+				}
+				if strings.HasPrefix(path, "/v1/workflows/") {
+					admin := func(method, path, body string, _ ...string) *httptest.ResponseRecorder {
+						return ask(t, w, method, path, body, "Authorization", "Bearer "+w.Admin)
+					}
+					id = newWorkflow(t, admin).ID
+					read[v1.Workflow](t, admin("POST", "/v1/workflows/"+id+"/submit", ""), 200)
 				}
 				if strings.HasPrefix(path, "/v1/approvals/") {
 					waits, _ := w.Hold("ann", "/v1/x")

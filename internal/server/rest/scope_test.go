@@ -21,9 +21,9 @@ import (
 
 // held is one object of each kind that belongs to one owner.
 type held struct {
-	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation, approval, response string
-	more                                                                                                                                  map[string]object // by nouns, see simple
-	terminal, link                                                                                                                        map[string]string // by nouns of places
+	execution, sandbox, process, snapshot, volume, secret, key, session, run, event, functionRun, document, operation, approval, response, workspace string
+	more                                                                                                                                             map[string]object // by nouns, see simple
+	terminal, link                                                                                                                                   map[string]string // by nouns of places
 }
 
 // An object is an ID, and the request that made it.
@@ -40,7 +40,7 @@ func simple(w *apitest.Fixture) map[string]object {
 		noun, ok := strings.CutPrefix(pattern, "POST /v1/")
 		_, listed := routes["GET /v1/"+noun]
 		_, removed := routes["DELETE /v1/"+noun+"/{id}"]
-		if ok && listed && removed && len(r.Bodies) > 0 && !slices.Contains([]string{"keys", "sandboxes", "sessions", "executions"}, noun) {
+		if ok && listed && removed && len(r.Bodies) > 0 && !slices.Contains([]string{"keys", "sandboxes", "sessions", "executions", "workflows"}, noun) {
 			all[noun] = object{body: r.Bodies[0].Body}
 		}
 	}
@@ -83,6 +83,9 @@ func hold(t *testing.T, w *apitest.Fixture) held {
 	for noun, o := range h.more {
 		h.more[noun] = object{read[struct{ ID string }](t, ask(t, w, "POST", "/v1/"+noun, o.body), 201).ID, o.body}
 	}
+	h.workspace = read[v1.Workspace](t, ask(t, w, "POST", "/v1/workspaces", `{"name":"of-workflows","files":[{"path":"a","content":"a"}]}`), 201).ID
+	in := `{"workspace":"` + h.workspace + `"}`
+	h.more["workflows"] = object{read[v1.Workflow](t, ask(t, w, "POST", "/v1/workflows", in), 201).ID, in}
 	for _, k := range read[v1.List[v1.Key]](t, ask(t, w, "GET", "/v1/keys", ""), 200).Items {
 		h.key = k.ID
 	}
@@ -121,6 +124,7 @@ func (h held) requestFor(pattern string) (method, path, body string) {
 		last := strings.SplitN(path[strings.LastIndex(strings.SplitN(path, "?", 2)[0], "/")+1:], "?", 2)[0]
 		body = cmp.Or(map[string]string{
 			"POST workspaces files": `{"files":[{"path":"a","content":"a"}]}`, "POST workspaces restore": `{"revision":1}`, "POST workspaces move": `{"from":"README.md","to":"README.md"}`, "POST workspaces documents": `{"collection":"orders"}`, "POST workspaces services": `{"type":"redis"}`, "POST workspaces query": `{"text":"select 42 as n"}`, "POST workspaces explain": `{"text":"select 42 as n"}`,
+			"POST workflows submit": `{}`, "POST workflows review": `{"decision":"send_back"}`, "POST workflows cancel": `{}`, "POST workflows escalate": `{}`,
 			"POST workspaces command": `{"args":["PING"]}`, "PATCH workspaces " + id: `{"metadata":{}}`,
 		}[method+" "+noun+" "+last], map[string]string{
 			"mkdir": `{"path":"/workspace/new"}`, "move": `{"from":"/workspace/f","to":"/workspace/g"}`, "signal": `{"signal":"KILL"}`, "resize": `{"cols":1,"rows":1}`,
@@ -232,7 +236,7 @@ func TestEveryRouteKeepsOwnersApart(t *testing.T) {
 		}
 		strangers := map[string]string{"sandboxes": string(engi.NewTerminalID()), "sessions": string(engi.NewTerminalID())}
 		links := map[string]string{"sandboxes": string(engi.NewTerminalLinkID()), "sessions": string(engi.NewTerminalLinkID())}
-		absent := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewApprovalID()), "resp_" + string(engi.NewRunID())[4:], never, strangers, links}
+		absent := held{string(engi.NewExecutionID()), string(engi.NewSandboxID()), "p1", string(engi.NewSnapshotID()), string(engi.NewVolumeID()), string(engi.NewSecretID()), "key_x", string(engi.NewSessionID()), string(engi.NewRunID()), string(engi.NewEventID()), string(engi.NewFunctionRunID()), string(engi.NewDocumentID()), string(engi.NewOperationID()), string(engi.NewApprovalID()), "resp_" + string(engi.NewRunID())[4:], string(engi.NewWorkspaceID()), never, strangers, links}
 		method, path, body = absent.requestFor(pattern)
 		if rec := askWithin(t, w, user, method, path, body); rec.Code != 404 {
 			t.Errorf("%s of what never was: status %d: %s", pattern, rec.Code, rec.Body)

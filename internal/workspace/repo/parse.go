@@ -147,6 +147,12 @@ func commitOf(ctx context.Context, source Source, hash string) (c CommitInfo, er
 	return c, err
 }
 
+// TreeOf returns the hash of the tree of a commit, which two commits share if they have the same files.
+func TreeOf(ctx context.Context, source Source, commit string) (string, error) {
+	c, err := commitOf(ctx, source, commit)
+	return c.Tree, err
+}
+
 func entriesOf(ctx context.Context, source Source, hash string) ([]Entry, error) {
 	content, err := load(ctx, source, Tree, hash)
 	if err != nil {

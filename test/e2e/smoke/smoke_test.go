@@ -1,6 +1,6 @@
 // Package smoke uses, once each, the features that have no other test in the
-// gate: E2B's protocol over plain HTTP, MCP, SSH, an app, a workspace, the
-// dashboard's files and a webhook. It needs a server, real sandboxes and the template base, and
+// gate: E2B's protocol over plain HTTP, MCP, SSH, an app, a workspace, a
+// workflow, the dashboard's files and a webhook. It needs a server, real sandboxes and the template base, and
 // no third-party program or package.
 package smoke
 
@@ -88,6 +88,7 @@ func TestFeatures(t *testing.T) {
 	t.Run("dashboard", func(t *testing.T) { openDashboard(t, s) })
 	t.Run("webhook", func(t *testing.T) { hooks.check(t, hook) })
 	t.Run("workspace", func(t *testing.T) { fillWorkspace(t, s) })
+	t.Run("workflow", func(t *testing.T) { reviewWork(t, s) })
 	t.Run("app", func(t *testing.T) { buildApp(t, s) })
 }
 
@@ -555,6 +556,77 @@ func fillWorkspace(t *testing.T, s *env.Server) {
 		}
 	}
 	if err := s.RemoveWorkspace(ctx, "shop"); err != nil {
+		t.Error(err)
+	}
+}
+
+// reviewWork has work of a program in a sandbox reviewed, sent back and approved, over a kill of the server, until another program
+// makes the approval void.
+func reviewWork(t *testing.T, s *env.Server) {
+	ctx := t.Context()
+	x, err := s.CreateWorkspace(ctx, v1.WorkspaceRequest{Name: "reviewed"})
+	if err == nil {
+		x, err = s.StartWorkspace(ctx, x.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := func(command string) {
+		t.Helper()
+		if p, err := s.Exec(ctx, x.SandboxID, v1.ProcessRequest{Command: command}); err != nil || p.Stderr != "" {
+			t.Fatalf("%s: %+v, %v", command, p, err)
+		}
+	}
+	if _, err := s.ChangeWorkspace(ctx, x.ID, v1.WorkspaceUpdate{Share: []v1.Collaborator{{Owner: "maria", Role: v1.RoleReviewer}}}); err != nil {
+		t.Fatal(err)
+	}
+	key, err := s.CreateKey(ctx, v1.KeyRequest{Owner: "maria"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maria := client.New(s.URL, key.Secret)
+	w, err := s.CreateWorkflow(ctx, v1.WorkflowRequest{Workspace: x.ID, Task: "a page", Limits: v1.WorkflowLimits{Review: v1.Duration(time.Hour)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(stage string, w v1.Workflow, err error) v1.Workflow {
+		t.Helper()
+		if err != nil || w.Stage != stage {
+			t.Fatalf("%+v, %v; want it in stage %s", w, err, stage)
+		}
+		return w
+	}
+	submit := func() v1.Workflow {
+		t.Helper()
+		w, err := s.SubmitForReview(ctx, w.ID, "done")
+		return want(v1.WorkflowReview, w, err)
+	}
+	program("echo one > page.html")
+	w = submit()
+	back, err := maria.SubmitReview(ctx, w.ID, v1.ReviewRequest{Decision: "send_back", Feedback: "two, please"})
+	want(v1.WorkflowRevision, back, err)
+	program("echo two > page.html")
+	w = submit()
+	s.Kill()
+	s.Start()
+	maria = client.New(s.URL, key.Secret)
+	if _, err := s.SubmitReview(ctx, w.ID, v1.ReviewRequest{Decision: "approve", Revision: w.Revision}); !client.IsKind(err, v1.Denied) {
+		t.Errorf("the submitter approves: %v", err)
+	}
+	approved, err := maria.SubmitReview(ctx, w.ID, v1.ReviewRequest{Decision: "approve", Revision: w.Revision, Grade: "A"})
+	want(v1.WorkflowApproved, approved, err)
+	program("echo three > page.html")
+	void, err := s.Workflow(ctx, w.ID)
+	want(v1.WorkflowRevision, void, err)
+	history, err := maria.WorkflowHistory(ctx, w.ID)
+	var actions []string
+	for _, e := range history {
+		actions = append(actions, e.Action)
+	}
+	if got := strings.Join(actions, " "); err != nil || got != "create submit send_back submit approve void" {
+		t.Errorf("its history is %s, %v", got, err)
+	}
+	if err := s.RemoveWorkspace(ctx, x.ID); err != nil {
 		t.Error(err)
 	}
 }
