@@ -110,6 +110,8 @@ var rules = []rule{
 	{"workspace/database", "engi", "github.com/jackc/pgx/v5/pgconn github.com/jackc/pgx/v5/pgproto3 github.com/jackc/pgx/v5/pgtype go.mongodb.org/mongo-driver/v2/bson"},
 	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
+	{"workflow/template", "engi workspace", "github.com/goccy/go-yaml/..."},
+
 	{"sandbox/outputlog", "engi", ""},
 	{"operation", "engi sandbox/outputlog", ""},
 
