@@ -19,7 +19,7 @@ type WorkflowRequest struct {
 	Workspace    string          `json:"workspace" maxLength:"128" doc:"ID or name of the workspace; those of other owners are named by ID or as OWNER/NAME" example:"shop"`
 	Name         string          `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique in the workspace; absent means a generated name" example:"first-page"`
 	Task         string          `json:"task,omitempty" doc:"What is to be done, for the participants; at most 16 KiB" example:"a page with our opening hours"`
-	Creator      string          `json:"creator,omitempty" maxLength:"128" doc:"Who creates: the ID of a key, of a run or of a function run, or the name of an owner; absent means all editors of the workspace" example:"ann"`
+	Creator      string          `json:"creator,omitempty" maxLength:"128" doc:"Who creates: the ID of a key, of a run or of a function run, the name of an owner, or agent:NAME for an agent of the node; absent means all editors of the workspace" example:"ann"`
 	Reviewer     string          `json:"reviewer,omitempty" maxLength:"128" doc:"Who reviews, named as the creator; absent means all reviewers and editors of the workspace" example:"bob"`
 	MaxRevisions int             `json:"max_revisions,omitempty" minimum:"0" maximum:"20" doc:"How often reviewers may send the work back before it is escalated to the owner; absent means 3" example:"3"`
 	Limits       WorkflowLimits  `json:"limits,omitzero" doc:"Maximum durations of the stages, after which the workflow is escalated to the owner"`

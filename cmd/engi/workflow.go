@@ -37,7 +37,7 @@ type workflowCreate struct {
 	Name          string        `help:"Name (default: a generated name)." placeholder:"NAME"`
 	Task          string        `short:"t" help:"What is to be done, for the participants." placeholder:"TEXT"`
 	Creator       string        `help:"Who creates: an owner, or the ID of a key or a run (default: all editors)." placeholder:"WHO"`
-	Reviewer      string        `help:"Who reviews: an owner, or the ID of a key or a run (default: all reviewers and editors)." placeholder:"WHO"`
+	Reviewer      string        `help:"Who reviews: an owner, agent:NAME, or the ID of a key or a run (default: all reviewers and editors)." placeholder:"WHO"`
 	MaxRevisions  int           `help:"How often reviewers may send the work back before the owner decides (default: 3)." placeholder:"N"`
 	CreationLimit time.Duration `help:"Time for the creation, after which the owner decides." placeholder:"DURATION"`
 	ReviewLimit   time.Duration `help:"Time for each review, after which the owner decides." placeholder:"DURATION"`

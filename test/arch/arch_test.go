@@ -112,6 +112,7 @@ var rules = []rule{
 	{"workspace", "engi patch sandbox/guest/worktree sandbox/holder workspace/database workspace/repo workspace/server workspace/transfer", ""},
 
 	{"workflow", "clip engi", ""},
+	{"workflow/template", "engi workspace", "github.com/goccy/go-yaml/..."},
 
 	{"sandbox/outputlog", "engi", ""},
 	{"operation", "engi sandbox/outputlog", ""},

@@ -1,0 +1,1 @@
+-- The tables, with their keys and constraints.

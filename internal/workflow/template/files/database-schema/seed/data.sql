@@ -1,0 +1,1 @@
+-- Rows to try the queries on.
