@@ -13,6 +13,11 @@ func (c *Client) CreateWorkflow(ctx context.Context, q v1.WorkflowRequest) (v1.W
 	return create[v1.Workflow](ctx, c, workflows, q)
 }
 
+// WorkflowTemplates returns the templates of workflows, ordered by name.
+func (c *Client) WorkflowTemplates(ctx context.Context) ([]v1.WorkflowTemplate, error) {
+	return list[v1.WorkflowTemplate](ctx, c, "/v1/workflow-templates", nil)
+}
+
 // A WorkflowFilter selects workflows. Zero fields select all workflows.
 type WorkflowFilter struct {
 	Workspace string // ID or name

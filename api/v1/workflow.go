@@ -17,6 +17,8 @@ const (
 // A WorkflowRequest creates a workflow.
 type WorkflowRequest struct {
 	Workspace    string          `json:"workspace" maxLength:"128" doc:"ID or name of the workspace; those of other owners are named by ID or as OWNER/NAME" example:"shop"`
+	Template     string          `json:"template,omitempty" maxLength:"63" doc:"Name of a template: workspace then is the name of a new workspace, with the template's files, services and preview; see /v1/workflow-templates" example:"static-website"`
+	Criteria     []string        `json:"criteria,omitempty" maxItems:"50" doc:"What a review answers, one by one, in addition to the template's criteria; at most 300 bytes each" example:"[\"Accessibility\"]"`
 	Name         string          `json:"name,omitempty" maxLength:"63" doc:"Name: 1 to 63 letters, digits and dashes, unique in the workspace; absent means a generated name" example:"first-page"`
 	Task         string          `json:"task,omitempty" doc:"What is to be done, for the participants; at most 16 KiB" example:"a page with our opening hours"`
 	Creator      string          `json:"creator,omitempty" maxLength:"128" doc:"Who creates: the ID of a key, of a run or of a function run, the name of an owner, or agent:NAME for an agent of the node; absent means all editors of the workspace" example:"ann"`
@@ -41,6 +43,7 @@ type Workflow struct {
 	WorkspaceID  string          `json:"workspace_id" example:"wsp_u2dmwmlezjgprkqrgppgcz2mgu"`
 	Name         string          `json:"name" example:"first-page"`
 	Task         string          `json:"task,omitempty"`
+	Criteria     []string        `json:"criteria,omitempty" doc:"What a review answers, one by one" example:"[\"Accessibility\"]"`
 	Stage        string          `json:"stage" enum:"creation,review,revision,approved,rejected"`
 	Current      string          `json:"current,omitempty" enum:"creator,reviewer,owner" doc:"Role that must act next; absent when the work is approved or rejected"`
 	Escalated    bool            `json:"escalated" doc:"Only the owner of the workspace may act, with a key and not through an agent or a function"`
@@ -65,14 +68,31 @@ func (w Workflow) Over() bool { return w.Stage == WorkflowApproved || w.Stage ==
 
 // A Review is the result of a review.
 type Review struct {
-	Approved      bool     `json:"approved"`
-	Grade         string   `json:"grade,omitempty" example:"B+"`
-	Feedback      string   `json:"feedback"`
-	Suggestions   []string `json:"suggestions"`
-	ModifiedFiles []string `json:"modified_files" doc:"Files, at most 1,000, that the reviewer has changed since the submission, as the revisions of the workspace say"`
-	Revision      int64    `json:"revision" doc:"Reviewed revision of the workspace" example:"3"`
-	Hash          string   `json:"hash" doc:"Hash of all files of the reviewed revision"`
-	Reviewer      string   `json:"reviewer" doc:"Key or run that reviewed"`
+	Approved      bool              `json:"approved"`
+	Grade         string            `json:"grade,omitempty" example:"B+"`
+	Feedback      string            `json:"feedback"`
+	Suggestions   []string          `json:"suggestions"`
+	Criteria      []CriterionResult `json:"criteria,omitempty"`
+	ModifiedFiles []string          `json:"modified_files" doc:"Files, at most 1,000, that the reviewer has changed since the submission, as the revisions of the workspace say"`
+	Revision      int64             `json:"revision" doc:"Reviewed revision of the workspace" example:"3"`
+	Hash          string            `json:"hash" doc:"Hash of all files of the reviewed revision"`
+	Reviewer      string            `json:"reviewer" doc:"Key or run that reviewed"`
+}
+
+// A CriterionResult is the answer of a review to one criterion.
+type CriterionResult struct {
+	Criterion string `json:"criterion" doc:"Criterion of the workflow" example:"Accessibility"`
+	Met       bool   `json:"met"`
+	Comment   string `json:"comment,omitempty" doc:"At most 4 KiB" example:"the form has no labels"`
+}
+
+// A WorkflowTemplate is a kind of work: what its workspace begins with, and the criteria of the reviews.
+type WorkflowTemplate struct {
+	Name     string   `json:"name" example:"static-website"`
+	Files    []string `json:"files" doc:"Files of the first revision" example:"[\"index.html\"]"`
+	Services []string `json:"services" doc:"Types of the services" example:"[\"postgres\"]"`
+	Preview  string   `json:"preview,omitempty" enum:"static,proxy,websocket" doc:"Type of the preview; absent means none"`
+	Criteria []string `json:"criteria" doc:"What a review answers, one by one" example:"[\"Accessibility\"]"`
 }
 
 // A WorkflowEvent is an entry in the history of a workflow, which never changes.
@@ -98,11 +118,12 @@ type SubmitRequest struct {
 
 // A ReviewRequest is the result of a review.
 type ReviewRequest struct {
-	Decision    string   `json:"decision" enum:"approve,send_back,reject" doc:"approve: the submitted content; send_back: for a revision; reject: end the workflow"`
-	Revision    int64    `json:"revision,omitempty" minimum:"0" doc:"Revision that the reviewer has seen; an approval needs it" example:"3"`
-	Grade       string   `json:"grade,omitempty" doc:"At most 100 bytes" example:"B+"`
-	Feedback    string   `json:"feedback,omitempty" doc:"At most 64 KiB"`
-	Suggestions []string `json:"suggestions,omitempty" maxItems:"100" doc:"At most 4 KiB each"`
+	Decision    string            `json:"decision" enum:"approve,send_back,reject" doc:"approve: the submitted content; send_back: for a revision; reject: end the workflow"`
+	Revision    int64             `json:"revision,omitempty" minimum:"0" doc:"Revision that the reviewer has seen; an approval needs it" example:"3"`
+	Grade       string            `json:"grade,omitempty" doc:"At most 100 bytes" example:"B+"`
+	Feedback    string            `json:"feedback,omitempty" doc:"At most 64 KiB"`
+	Suggestions []string          `json:"suggestions,omitempty" maxItems:"100" doc:"At most 4 KiB each"`
+	Criteria    []CriterionResult `json:"criteria,omitempty" maxItems:"50" doc:"An answer to each criterion of the workflow, which approve and send_back need"`
 }
 
 // A ReasonRequest says why something is done.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,17 +12,18 @@ import (
 )
 
 type workflowCommand struct {
-	Create   workflowCreate   `cmd:"" help:"Create a workflow in a workspace."`
-	List     workflowList     `cmd:"" aliases:"ls" help:"List workflows."`
-	Show     showCommand      `cmd:"" aliases:"get" help:"Show a workflow."`
-	History  workflowHistory  `cmd:"" aliases:"log" help:"Show who has done what in a workflow."`
-	Submit   workflowSubmit   `cmd:"" help:"Submit the last revision of the workspace for review."`
-	Review   workflowReview   `cmd:"" help:"Approve the submitted revision, send it back, or reject the work."`
-	Feedback showCommand      `cmd:"" help:"Show the last review of a workflow."`
-	Wait     workflowWait     `cmd:"" help:"Wait until a workflow is approved, rejected or in a stage."`
-	Cancel   workflowCancel   `cmd:"" help:"Cancel a workflow."`
-	Escalate workflowEscalate `cmd:"" help:"Leave a workflow to the owner of its workspace."`
-	Delete   removeCommand    `cmd:"" aliases:"rm" help:"Delete workflows with their history."`
+	Create   workflowCreate    `cmd:"" help:"Create a workflow in a workspace."`
+	Template workflowTemplates `cmd:"" name:"templates" help:"List the templates of workflows."`
+	List     workflowList      `cmd:"" aliases:"ls" help:"List workflows."`
+	Show     showCommand       `cmd:"" aliases:"get" help:"Show a workflow."`
+	History  workflowHistory   `cmd:"" aliases:"log" help:"Show who has done what in a workflow."`
+	Submit   workflowSubmit    `cmd:"" help:"Submit the last revision of the workspace for review."`
+	Review   workflowReview    `cmd:"" help:"Approve the submitted revision, send it back, or reject the work."`
+	Feedback showCommand       `cmd:"" help:"Show the last review of a workflow."`
+	Wait     workflowWait      `cmd:"" help:"Wait until a workflow is approved, rejected or in a stage."`
+	Cancel   workflowCancel    `cmd:"" help:"Cancel a workflow."`
+	Escalate workflowEscalate  `cmd:"" help:"Leave a workflow to the owner of its workspace."`
+	Delete   removeCommand     `cmd:"" aliases:"rm" help:"Delete workflows with their history."`
 }
 
 const exampleWorkflow = "wfl_u2dmwmlezjgprkqrgppgcz2mgu"
@@ -33,10 +35,12 @@ var workflowCommands = workflowCommand{
 }
 
 type workflowCreate struct {
-	Workspace     string        `arg:"" help:"Workspace." placeholder:"WORKSPACE"`
+	Workspace     string        `arg:"" help:"Workspace; with --template, the name of a new one." placeholder:"WORKSPACE"`
+	Template      string        `help:"Create the workspace from this template of workflows; see 'engi workflow templates'." placeholder:"TEMPLATE"`
+	Criterion     []string      `short:"c" help:"What a review answers, in addition to the criteria of the template; may be repeated." placeholder:"TEXT" sep:"none"`
 	Name          string        `help:"Name (default: a generated name)." placeholder:"NAME"`
 	Task          string        `short:"t" help:"What is to be done, for the participants." placeholder:"TEXT"`
-	Creator       string        `help:"Who creates: an owner, or the ID of a key or a run (default: all editors)." placeholder:"WHO"`
+	Creator       string        `help:"Who creates: an owner, agent:NAME, or the ID of a key or a run (default: all editors)." placeholder:"WHO"`
 	Reviewer      string        `help:"Who reviews: an owner, agent:NAME, or the ID of a key or a run (default: all reviewers and editors)." placeholder:"WHO"`
 	MaxRevisions  int           `help:"How often reviewers may send the work back before the owner decides (default: 3)." placeholder:"N"`
 	CreationLimit time.Duration `help:"Time for the creation, after which the owner decides." placeholder:"DURATION"`
@@ -49,16 +53,34 @@ func (workflowCreate) Help() string {
 
 Examples:
   engi workflow create shop --task 'a page with our opening hours' --reviewer bob
+  engi workflow create site --template static-website --task 'a page with our opening hours'
   engi workflow create shop --name page --review-limit 24h --json | jq -r .id`
 }
 
 func (w *workflowCreate) Run(ctx context.Context, g *globals) error {
 	return create(ctx, g, func(d *connection) (v1.Workflow, error) {
 		return d.CreateWorkflow(ctx, v1.WorkflowRequest{
-			Workspace: w.Workspace, Name: w.Name, Task: w.Task, Creator: w.Creator, Reviewer: w.Reviewer, MaxRevisions: w.MaxRevisions,
+			Workspace: w.Workspace, Template: w.Template, Criteria: w.Criterion, Name: w.Name, Task: w.Task, Creator: w.Creator, Reviewer: w.Reviewer, MaxRevisions: w.MaxRevisions,
 			Limits: v1.WorkflowLimits{Creation: v1.Duration(w.CreationLimit), Review: v1.Duration(w.ReviewLimit), Revision: v1.Duration(w.RevisionLimit)},
 		})
 	}, func(x v1.Workflow) string { return x.ID })
+}
+
+type workflowTemplates struct{}
+
+func (workflowTemplates) Help() string {
+	return `A template says what a new workspace begins with, and what its reviews answer.
+
+Examples:
+  engi workflow templates
+  engi workflow templates --json | jq -r '.[0].criteria[]'`
+}
+
+func (workflowTemplates) Run(ctx context.Context, g *globals) error {
+	all := table[v1.WorkflowTemplate]{"NAME\tFILES\tSERVICES\tPREVIEW\tCRITERIA", func(x v1.WorkflowTemplate) []any {
+		return []any{x.Name, len(x.Files), strings.Join(x.Services, " "), x.Preview, clip(strings.Join(x.Criteria, ", "))}
+	}, func(x v1.WorkflowTemplate) string { return x.Name }}
+	return all.list(ctx, g, false, func(d *connection) ([]v1.WorkflowTemplate, error) { return d.WorkflowTemplates(ctx) })
 }
 
 type workflowList struct {
@@ -90,6 +112,9 @@ func (g *globals) showWorkflow(x v1.Workflow) {
 	f.add("name", "%s", x.Name)
 	f.add("workspace", "%s", x.WorkspaceID)
 	f.add("task", "%s", x.Task)
+	for _, c := range x.Criteria {
+		f.add("criterion", "%s", c)
+	}
 	stage := x.Stage
 	if x.Current != "" {
 		stage += ", waits for the " + x.Current
@@ -121,6 +146,13 @@ func (g *globals) showReview(x v1.Review) {
 	f.add("review", "revision %d %s by %s", x.Revision, result, x.Reviewer)
 	f.add("grade", "%s", x.Grade)
 	f.add("feedback", "%s", x.Feedback)
+	for _, c := range x.Criteria {
+		answer := "not met"
+		if c.Met {
+			answer = "met"
+		}
+		f.add("criterion", "%s: %s. %s", c.Criterion, answer, c.Comment)
+	}
 	for _, s := range x.Suggestions {
 		f.add("suggestion", "%s", s)
 	}
@@ -178,21 +210,53 @@ type workflowReview struct {
 	Revision int64    `short:"r" help:"Revision that you have seen; an approval needs it." placeholder:"N"`
 	Grade    string   `help:"Grade, such as A or B+." placeholder:"GRADE"`
 	Feedback string   `short:"f" help:"Feedback for the creator." placeholder:"TEXT"`
+	Met      []string `short:"m" help:"Criterion that is met, optionally with a comment after a colon; may be repeated." placeholder:"CRITERION[: TEXT]" sep:"none"`
+	Unmet    []string `short:"u" help:"Criterion that is not met, optionally with a comment after a colon; may be repeated." placeholder:"CRITERION[: TEXT]" sep:"none"`
+	AllMet   bool     `help:"All criteria are met, except those of --unmet."`
 	Suggest  []string `short:"s" help:"Suggestion for improvement; may be repeated." placeholder:"TEXT" sep:"none"`
 }
 
 func (workflowReview) Help() string {
 	return `Prints the stage. An approval names the revision that you have seen, and is refused if the workspace has other
-content by now, or if your key has made or submitted the content.
+content by now, or if your key has made or submitted the content. If the workflow has criteria, a review answers
+all of them.
 
 Examples:
   engi workflow review ` + exampleWorkflow + ` send_back --feedback 'Sunday is missing' --suggest 'use a table'
+  engi workflow review ` + exampleWorkflow + ` send_back --all-met --unmet 'Accessibility: the form has no labels'
   engi workflow review ` + exampleWorkflow + ` approve --revision 3 --grade A`
 }
 
+// answers returns the answers to the criteria of a workflow.
+func (w *workflowReview) answers(x v1.Workflow) (all []v1.CriterionResult) {
+	for _, given := range []struct {
+		texts []string
+		met   bool
+	}{{w.Met, true}, {w.Unmet, false}} {
+		for _, text := range given.texts {
+			a := v1.CriterionResult{Criterion: text, Met: given.met}
+			if name, comment, ok := strings.Cut(text, ":"); ok && !slices.Contains(x.Criteria, text) {
+				a.Criterion, a.Comment = name, strings.TrimSpace(comment)
+			}
+			all = append(all, a)
+		}
+	}
+	for _, c := range x.Criteria {
+		if w.AllMet && !slices.ContainsFunc(all, func(a v1.CriterionResult) bool { return a.Criterion == c }) {
+			all = append(all, v1.CriterionResult{Criterion: c, Met: true})
+		}
+	}
+	return all
+}
+
 func (w *workflowReview) Run(ctx context.Context, g *globals) error {
-	return create(ctx, g, func(d *connection) (v1.Workflow, error) {
-		return d.SubmitReview(ctx, w.ID, v1.ReviewRequest{Decision: w.Decision, Revision: w.Revision, Grade: w.Grade, Feedback: w.Feedback, Suggestions: w.Suggest})
+	return create(ctx, g, func(d *connection) (x v1.Workflow, err error) {
+		if len(w.Met)+len(w.Unmet) > 0 || w.AllMet {
+			if x, err = d.Workflow(ctx, w.ID); err != nil {
+				return x, err
+			}
+		}
+		return d.SubmitReview(ctx, w.ID, v1.ReviewRequest{Decision: w.Decision, Revision: w.Revision, Grade: w.Grade, Feedback: w.Feedback, Suggestions: w.Suggest, Criteria: w.answers(x)})
 	}, stageOf)
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,8 +17,9 @@ type Workflow struct {
 	ID           WorkflowID
 	Owner        Owner // owner of the workspace
 	Workspace    WorkspaceID
-	Name         string // unique in the workspace, in the form of a workspace's name
-	Task         string // what is to be done, for the participants
+	Name         string   // unique in the workspace, in the form of a workspace's name
+	Task         string   // what is to be done, for the participants
+	Criteria     []string // what a review answers, one by one
 	Stage        WorkflowStage
 	Current      WorkflowRole // role that must act next; empty when the work is approved or rejected
 	Escalated    bool         // only the owner may act
@@ -94,12 +97,29 @@ type ReviewResult struct {
 	Grade       string // such as A or B+; empty for none
 	Feedback    string
 	Suggestions []string
+	Criteria    []CriterionResult // in the order of the reviewer
 	// ModifiedFiles are the paths, at most 1,000, that the reviewer has changed since the submission. They come
 	// from the revisions that the reviewer has made.
 	ModifiedFiles []string
 	Revision      int64  // number of the reviewed revision
 	Hash          string // hash of all files of the reviewed revision
 	Reviewer      string // ID of the actor
+}
+
+// A CriterionResult is the answer of a review to one criterion.
+type CriterionResult struct {
+	Criterion string
+	Met       bool
+	Comment   string
+}
+
+// A WorkflowTemplate is a kind of work: what its workspace begins with, and the criteria of the reviews. It is a value.
+type WorkflowTemplate struct {
+	Name     string
+	Files    []WorkspaceFile
+	Services []ServiceSpec
+	Preview  WorkspacePreview
+	Criteria []string
 }
 
 // A WorkflowEvent is an entry of a workflow's history. It is a value.
@@ -121,7 +141,10 @@ type WorkflowEvent struct {
 type WorkflowSpec struct {
 	ID           WorkflowID // empty means a new one
 	Viewer       Viewer
-	Workspace    string // ID or name
+	Owner        Owner  // owner of the workspace that is made from Template
+	Workspace    string // ID or name; with Template, the name of a new workspace
+	Template     string // name of a [WorkflowTemplate], from which the workspace is made and whose criteria hold; empty for a workspace that exists
+	Criteria     []string
 	Name         string // empty means a generated name
 	Task         string
 	Creator      string // see [Workflow]
@@ -139,6 +162,8 @@ const (
 	MaxReviewSuggestions  = 100
 	MaxReviewSuggestion   = 4 << 10 // bytes
 	MaxReviewGrade        = 100     // bytes
+	MaxCriteria           = 50
+	MaxCriterion          = 300 // bytes
 	MaxWorkflowRevisions  = 20
 	MaxWorkflowLimit      = 90 * 24 * time.Hour
 	maxParticipant        = 128 // bytes
@@ -150,6 +175,14 @@ func (s WorkflowSpec) Faults() (f Faults) {
 	f.longText("task", s.Task, MaxWorkflowText)
 	f.longText("creator", s.Creator, maxParticipant)
 	f.longText("reviewer", s.Reviewer, maxParticipant)
+	if len(s.Criteria) > MaxCriteria {
+		f.Addf("criteria", "there are %d, %d at most", len(s.Criteria), MaxCriteria)
+	}
+	for i, c := range s.Criteria {
+		if c == "" || len(c) > MaxCriterion || !isText(c) || strings.ContainsFunc(c, unicode.IsControl) || slices.Contains(s.Criteria[:i], c) {
+			f.Addf("criteria", "%.70q is not one line of 1 to %d bytes, or it is there twice", c, MaxCriterion)
+		}
+	}
 	if s.MaxRevisions < 0 || s.MaxRevisions > MaxWorkflowRevisions {
 		f.Addf("max_revisions", "it is %d, %d at most", s.MaxRevisions, MaxWorkflowRevisions)
 	}
@@ -184,7 +217,8 @@ type WorkflowAct struct {
 	Grade       string
 	Feedback    string
 	Suggestions []string
-	ByModel     bool // a model acts through a tool: it never has the role of the owner
+	Criteria    []CriterionResult // an answer for each criterion, in an approval and when the work is sent back
+	ByModel     bool              // a model acts through a tool: it never has the role of the owner
 }
 
 // Faults returns the faults of the act.
@@ -196,6 +230,11 @@ func (a WorkflowAct) Faults() (f Faults) {
 		f.Addf("suggestions", "there are %d, %d at most", len(a.Suggestions), MaxReviewSuggestions)
 	} else if slices.ContainsFunc(a.Suggestions, func(s string) bool { return len(s) > MaxReviewSuggestion || !isText(s) }) {
 		f.Addf("suggestions", "one is longer than %d bytes, or not UTF-8 text without NUL", MaxReviewSuggestion)
+	}
+	if len(a.Criteria) > MaxCriteria {
+		f.Addf("criteria", "there are %d answers, %d at most", len(a.Criteria), MaxCriteria)
+	} else if slices.ContainsFunc(a.Criteria, func(c CriterionResult) bool { return len(c.Comment) > MaxReviewSuggestion || !isText(c.Comment) }) {
+		f.Addf("criteria", "a comment is longer than %d bytes, or not UTF-8 text without NUL", MaxReviewSuggestion)
 	}
 	if a.Action == ActApprove && a.Revision <= 0 {
 		f.Addf("revision", "an approval names the revision that the reviewer has seen, and this names none; the workflow has the number of the submitted one")
@@ -213,7 +252,9 @@ type WorkflowFilter struct {
 // all others, and Denied for actions that the role does not allow. Actions are in the name of
 // [ActorOf] ctx. It is safe for concurrent use.
 type Workflows interface {
-	// Create starts a workflow in a workspace. It needs the role editor. It reports Conflict for a name that is
+	// Templates returns the templates of the node, ordered by name.
+	Templates() []WorkflowTemplate
+	// Create starts a workflow in a workspace, and with a template makes that first. It needs the role editor. It reports Conflict for a name that is
 	// taken, and Exhausted if the workspace or its owner has too many workflows.
 	Create(ctx context.Context, spec WorkflowSpec) (Workflow, error)
 	// Get returns a workflow. Before it returns one that is approved, it records what has changed in

@@ -194,7 +194,9 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if n.fleet, err = fleet.Open(ctx, n.fleetOptions(o, metrics, name)); err != nil {
 		return nil, err
 	}
-	n.openWorkspaces()
+	if err := n.openWorkspaces(); err != nil {
+		return nil, err
+	}
 	// Sessions, which may work in workspaces, come before scripts, which may use them.
 	if err := n.openSessions(ctx, metrics, name); err != nil {
 		return nil, err

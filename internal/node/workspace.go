@@ -1,22 +1,52 @@
 package node
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/workflow/template"
 	"github.com/engi-dev/engi/internal/workspace"
 )
 
 // openWorkspaces opens the services of workspaces and of workflows in them. The sandboxes reach the registries of
 // packages and each other.
-func (n *Node) openWorkspaces() {
+func (n *Node) openWorkspaces() error {
 	n.workspaces = workspace.New(workspace.Options{
 		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
 		Network: n.packagesOnly(), Mongod: n.config.Workspaces.Mongod, MaxAwake: time.Duration(n.config.Sandboxes.Max),
 	})
-	n.workflows = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: n.workspaces, Events: n.Events(), Log: n.log.With("component", "workflows")})
+	templates, err := n.workflowTemplates()
+	n.workflows = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: n.workspaces, Templates: templates, Events: n.Events(), Log: n.log.With("component", "workflows")})
+	return err
+}
+
+// workflowTemplates returns engi's own templates of workflows, and those of the configuration, which replace own ones
+// of the same name.
+func (n *Node) workflowTemplates() ([]engi.WorkflowTemplate, error) {
+	all, file := template.Own(), n.config.Workflows.Templates
+	if file == "" {
+		return all, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "workflows.templates: %v", err)
+	}
+	theirs, err := template.Parse(text, os.DirFS(filepath.Dir(file)))
+	if err != nil {
+		return nil, engi.Errorf(engi.KindOf(err), "workflows.templates: %w", err)
+	}
+	for _, t := range theirs {
+		all = slices.DeleteFunc(all, func(own engi.WorkflowTemplate) bool { return own.Name == t.Name })
+	}
+	all = append(all, theirs...)
+	slices.SortFunc(all, func(a, b engi.WorkflowTemplate) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
 }
 
 // packagesOnly returns the policy of sandboxes that reach registries of packages only; on a

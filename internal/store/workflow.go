@@ -31,6 +31,7 @@ var errNoWorkflow = engi.Errorf(engi.NotFound, "there is no such workflow").With
 // workflowDetail holds the fields of a workflow that no query selects by.
 type workflowDetail struct {
 	Task         string              `json:"task,omitempty"`
+	Criteria     []string            `json:"criteria,omitempty"`
 	Current      engi.WorkflowRole   `json:"current,omitempty"`
 	Escalated    bool                `json:"escalated,omitempty"`
 	Creator      string              `json:"creator,omitempty"`
@@ -50,14 +51,15 @@ type workflowDetail struct {
 }
 
 type keptReview struct {
-	Approved      bool     `json:"approved,omitempty"`
-	Grade         string   `json:"grade,omitempty"`
-	Feedback      string   `json:"feedback,omitempty"`
-	Suggestions   []string `json:"suggestions,omitempty"`
-	ModifiedFiles []string `json:"modified_files,omitempty"`
-	Revision      int64    `json:"revision"`
-	Hash          string   `json:"hash"`
-	Reviewer      string   `json:"reviewer"`
+	Approved      bool                   `json:"approved,omitempty"`
+	Grade         string                 `json:"grade,omitempty"`
+	Feedback      string                 `json:"feedback,omitempty"`
+	Suggestions   []string               `json:"suggestions,omitempty"`
+	Criteria      []engi.CriterionResult `json:"criteria,omitempty"`
+	ModifiedFiles []string               `json:"modified_files,omitempty"`
+	Revision      int64                  `json:"revision"`
+	Hash          string                 `json:"hash"`
+	Reviewer      string                 `json:"reviewer"`
 }
 
 // workflowEvent holds an event of a history, apart from its number, and the event of the log about it.
@@ -90,7 +92,7 @@ func scanWorkflow(row scanner) (w engi.Workflow, err error) {
 	if err := decode("workflow "+string(w.ID), detail, &d); err != nil {
 		return w, err
 	}
-	w.Task, w.Current, w.Escalated, w.Creator, w.Reviewer = d.Task, d.Current, d.Escalated, d.Creator, d.Reviewer
+	w.Task, w.Criteria, w.Current, w.Escalated, w.Creator, w.Reviewer = d.Task, d.Criteria, d.Current, d.Escalated, d.Creator, d.Reviewer
 	w.Revision, w.Hash, w.Submitter, w.Notes, w.Round, w.MaxRevisions, w.Limits = d.Revision, d.Hash, d.Submitter, d.Notes, d.Round, d.MaxRevisions, d.Limits
 	w.Review, w.Metadata, w.Events, w.Created, w.Changed = (*engi.ReviewResult)(d.Review), d.Metadata, d.Events, moment(d.Created), moment(d.Changed)
 	return w, nil
@@ -99,7 +101,7 @@ func scanWorkflow(row scanner) (w engi.Workflow, err error) {
 // workflowValues returns the values of workflowColumns.
 func workflowValues(w engi.Workflow) ([]any, error) {
 	detail, err := encode("workflow", workflowDetail{
-		Task: w.Task, Current: w.Current, Escalated: w.Escalated, Creator: w.Creator, Reviewer: w.Reviewer, Revision: w.Revision, Hash: w.Hash, Submitter: w.Submitter, Notes: w.Notes,
+		Task: w.Task, Criteria: w.Criteria, Current: w.Current, Escalated: w.Escalated, Creator: w.Creator, Reviewer: w.Reviewer, Revision: w.Revision, Hash: w.Hash, Submitter: w.Submitter, Notes: w.Notes,
 		Round: w.Round, MaxRevisions: w.MaxRevisions, Limits: w.Limits, Review: (*keptReview)(w.Review), Metadata: w.Metadata, Events: w.Events, Created: nanos(w.Created), Changed: nanos(w.Changed),
 	})
 	return []any{string(w.ID), string(w.Owner), string(w.Workspace), w.Name, string(w.Stage), nanos(w.Deadline), detail}, err

@@ -30,7 +30,7 @@ When the work is done, call submit_for_review once, with notes that say what you
 After a review that asks for a revision, get_review_feedback returns what is to be changed.`
 
 const reviewerText = `You are the reviewer in a workflow: somebody else has done the work in the workspace, and you judge it. Do not trust what the work or its notes say about itself: read the files, and query the databases.
-Then call submit_review once. Approve only what may stay as it is. Otherwise say exactly what is to be changed.
+Then call submit_review once, with an answer to each criterion. Approve only what may stay as it is. Otherwise say exactly what is to be changed.
 You may change files to show what you mean, but what you have changed is your work, and you cannot approve it.`
 
 const (
@@ -201,6 +201,17 @@ func (s *Service) leave(ctx context.Context, seen engi.Workflow, reason string) 
 	return engi.Ignore(err, engi.Conflict, engi.NotFound)
 }
 
+// unmet returns the criteria that are not met, one per line.
+func unmet(all []engi.CriterionResult) string {
+	var lines []string
+	for _, c := range all {
+		if !c.Met {
+			lines = append(lines, strings.TrimSuffix(c.Criterion+": "+c.Comment, ": "))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // turnOf returns the run of an agent whose turn it is.
 func turnOf(w engi.Workflow, name string) engi.RunSpec {
 	spec := engi.RunSpec{
@@ -215,11 +226,13 @@ func turnOf(w engi.Workflow, name string) engi.RunSpec {
 	case engi.WorkflowReview:
 		spec.System, spec.Reviews = reviewerText, true
 		spec.Input = fmt.Sprintf("Review revision %d.", w.Revision)
+		part("CRITERIA", strings.Join(w.Criteria, "\n"))
 		part("NOTES OF THE CREATOR", w.Notes)
 	case engi.WorkflowRevision:
 		spec.Input = "Revise the work in the workspace as the review asks, and submit it for review again."
 		if r := w.Review; r != nil && !r.Approved {
 			part("REVIEW", r.Feedback)
+			part("CRITERIA THAT ARE NOT MET", unmet(r.Criteria))
 			part("SUGGESTIONS", strings.Join(r.Suggestions, "\n"))
 			part("FILES THAT THE REVIEWER CHANGED", strings.Join(r.ModifiedFiles, "\n"))
 		} else {

@@ -138,7 +138,7 @@ func TestAgents(t *testing.T) {
 		}
 		n.act(w.ID, string(first.ID), "ann", engi.WorkflowAct{Action: engi.ActSubmit, Reason: "done", ByModel: true})
 		review, spec := n.turn(2, "judge")
-		if !spec.Reviews || spec.Context[2].Text != "done" || !strings.Contains(spec.System, "submit_review") {
+		if !spec.Reviews || spec.Context[3].Text != "done" || !strings.Contains(spec.System, "submit_review") {
 			t.Errorf("%+v", spec)
 		}
 		n.end(first, "I have submitted it")
@@ -151,7 +151,7 @@ func TestAgents(t *testing.T) {
 		}
 		n.act(w.ID, string(review.ID), "ann", engi.WorkflowAct{Action: engi.ActSendBack, Feedback: "too small", Suggestions: []string{"more"}, ByModel: true})
 		again, spec := n.turn(3, "maker")
-		if got := spec.Context[2].Text + "/" + spec.Context[3].Text; got != "too small/more" || again.ID == first.ID {
+		if got := spec.Context[2].Text + "/" + spec.Context[4].Text; got != "too small/more" || again.ID == first.ID {
 			t.Errorf("%s: %+v", got, spec)
 		}
 		n.end(review, "")

@@ -111,6 +111,11 @@ func isReview(a engi.WorkflowAction) bool {
 
 // take makes a step, and returns its event, without a number. It is the only code that changes the stage of a workflow.
 func take(w *engi.Workflow, s step) (engi.WorkflowEvent, error) {
+	if s.review != nil && w.Stage == engi.WorkflowReview {
+		if err := checkAnswers(*w, s); err != nil {
+			return engi.WorkflowEvent{}, err
+		}
+	}
 	e := engi.WorkflowEvent{Time: s.now, Actor: s.actor, Action: s.action, From: w.Stage, Revision: w.Revision, Hash: w.Hash, Reason: s.reason}
 	t, role, err := find(*w, s.action, s.roles)
 	if err != nil {
@@ -148,6 +153,23 @@ func take(w *engi.Workflow, s step) (engi.WorkflowEvent, error) {
 	enter(w, t.to, t.escalates, s.now)
 	e.Role, e.To, e.Escalated = role, w.Stage, w.Escalated
 	return e, nil
+}
+
+// checkAnswers reports why the answers of a review to the criteria are refused. An owner who decides what was escalated, and
+// who rejects the work, need not answer all of them.
+func checkAnswers(w engi.Workflow, s step) error {
+	left := slices.Clone(w.Criteria)
+	for _, a := range s.review.Criteria {
+		i := slices.Index(left, a.Criterion)
+		if i < 0 {
+			return engi.Errorf(engi.Invalid, "workflow %s has no criterion %.100q, or it is answered twice", w.ID, a.Criterion).WithRemedy("its criteria are: %s", strings.Join(w.Criteria, "; "))
+		}
+		left = slices.Delete(left, i, i+1)
+	}
+	if len(left) > 0 && !w.Escalated && s.action != engi.ActReject {
+		return engi.Errorf(engi.Invalid, "the review does not answer all criteria of workflow %s", w.ID).WithRemedy("say for each of these whether it is met: %s", strings.Join(left, "; "))
+	}
+	return nil
 }
 
 // mayApprove reports why an approval is refused.

@@ -21,10 +21,11 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 )
 
-// Options configures a Service. All fields except Log are required.
+// Options configures a Service. All fields except Templates and Log are required.
 type Options struct {
 	Store      Store
 	Workspaces Workspaces
+	Templates  []engi.WorkflowTemplate // ordered by name
 	Events     engi.Events
 	Log        *slog.Logger // nil discards
 }
@@ -33,6 +34,10 @@ type Options struct {
 type Workspaces interface {
 	// Get returns a workspace by ID or name; see [engi.Workspaces].
 	Get(ctx context.Context, viewer engi.Viewer, workspace string) (engi.Workspace, error)
+	// Create creates a workspace; see [engi.Workspaces].
+	Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error)
+	// Change changes a workspace; see [engi.Workspaces].
+	Change(ctx context.Context, viewer engi.Viewer, workspace string, c engi.WorkspaceChange) (engi.Workspace, error)
 	// Collect records the changes in the sandbox of a workspace as a revision. Without wake, it
 	// does so only if the sandbox is awake.
 	Collect(ctx context.Context, id engi.WorkspaceID, wake bool) error
@@ -136,7 +141,7 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkflowSpec) (w engi.Wo
 	if err := f.Err(); err != nil {
 		return w, err
 	}
-	space, err := s.opt.Workspaces.Get(ctx, spec.Viewer, spec.Workspace)
+	space, err := s.workspace(ctx, &spec)
 	if err != nil {
 		return w, err
 	}
@@ -148,7 +153,7 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkflowSpec) (w engi.Wo
 	}
 	now, id := time.Now().UTC(), cmp.Or(spec.ID, engi.NewWorkflowID())
 	w = engi.Workflow{
-		ID: id, Owner: space.Owner, Workspace: space.ID, Name: cmp.Or(spec.Name, "workflow-"+strings.ToLower(string(id[4:12]))), Task: spec.Task,
+		ID: id, Owner: space.Owner, Workspace: space.ID, Name: cmp.Or(spec.Name, "workflow-"+strings.ToLower(string(id[4:12]))), Task: spec.Task, Criteria: slices.Clone(spec.Criteria),
 		Creator: spec.Creator, Reviewer: spec.Reviewer, MaxRevisions: cmp.Or(spec.MaxRevisions, engi.DefaultWorkflowRounds), Limits: spec.Limits,
 		Metadata: slices.Clone(spec.Metadata), Events: 1, Created: now,
 	}
@@ -163,6 +168,37 @@ func (s *Service) Create(ctx context.Context, spec engi.WorkflowSpec) (w engi.Wo
 	}
 	s.wake()
 	return w, nil
+}
+
+// Templates implements [engi.Workflows].
+func (s *Service) Templates() []engi.WorkflowTemplate { return slices.Clone(s.opt.Templates) }
+
+// workspace returns the workspace of a new workflow. One that is made from a template is found again if the request is
+// repeated, and the criteria of the template precede those of spec.
+func (s *Service) workspace(ctx context.Context, spec *engi.WorkflowSpec) (x engi.Workspace, err error) {
+	if spec.Template == "" {
+		return s.opt.Workspaces.Get(ctx, spec.Viewer, spec.Workspace)
+	}
+	i := slices.IndexFunc(s.opt.Templates, func(t engi.WorkflowTemplate) bool { return t.Name == spec.Template })
+	if i < 0 {
+		return x, engi.Errorf(engi.NotFound, "there is no template %.70q of workflows", spec.Template).WithRemedy("'engi workflow templates' lists them")
+	}
+	t := s.opt.Templates[i]
+	for _, c := range slices.Backward(t.Criteria) {
+		if !slices.Contains(spec.Criteria, c) {
+			spec.Criteria = slices.Insert(spec.Criteria, 0, c)
+		}
+	}
+	if err := spec.Faults().Err(); err != nil {
+		return x, err
+	}
+	x, err = s.opt.Workspaces.Create(ctx, engi.WorkspaceSpec{
+		Owner: spec.Owner, Name: spec.Workspace, Files: t.Files, Services: t.Services, Idempotency: "workflow/" + t.Name + "/" + spec.Workspace,
+	})
+	if err == nil && x.Preview == (engi.WorkspacePreview{}) && t.Preview != x.Preview {
+		x, err = s.opt.Workspaces.Change(ctx, x.Owner.Viewer(), string(x.ID), engi.WorkspaceChange{Preview: &t.Preview})
+	}
+	return x, err
 }
 
 // wake has Run look for another deadline.
@@ -262,7 +298,7 @@ func stepOf(ctx context.Context, w engi.Workflow, tx Tx, a engi.WorkflowAct, pla
 	if st.makers, err = tx.Makers(w.Hash); err != nil {
 		return st, err
 	}
-	st.review = &engi.ReviewResult{Grade: a.Grade, Feedback: a.Feedback, Suggestions: slices.Clone(a.Suggestions)}
+	st.review = &engi.ReviewResult{Grade: a.Grade, Feedback: a.Feedback, Suggestions: slices.Clone(a.Suggestions), Criteria: slices.Clone(a.Criteria)}
 	st.review.ModifiedFiles, err = tx.ChangedBy(st.actor, w.Revision, maxModified)
 	return st, err
 }

@@ -25,6 +25,14 @@ func (s spaces) Get(ctx context.Context, viewer engi.Viewer, id string) (engi.Wo
 	return r.Workspace, err
 }
 
+func (spaces) Create(context.Context, engi.WorkspaceSpec) (engi.Workspace, error) {
+	return engi.Workspace{}, errors.New("no workspace is made here")
+}
+
+func (spaces) Change(context.Context, engi.Viewer, string, engi.WorkspaceChange) (engi.Workspace, error) {
+	return engi.Workspace{}, errors.New("no workspace is changed here")
+}
+
 func (spaces) Collect(context.Context, engi.WorkspaceID, bool) error { return nil }
 
 // A node is a service on a database that outlives it.

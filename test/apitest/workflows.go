@@ -6,13 +6,14 @@ import (
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/store"
 	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/workflow/template"
 	records "github.com/engi-dev/engi/internal/workspace"
 	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
 // newWorkflows returns the real service of workflows for fake workspaces.
 func newWorkflows(db *store.DB, spaces *Workspaces) engi.Workflows {
-	return workflow.New(workflow.Options{Store: store.Workflows(db), Workspaces: recorded{spaces, store.Workspaces(db)}, Events: store.Events(db)})
+	return workflow.New(workflow.Options{Store: store.Workflows(db), Workspaces: recorded{spaces, store.Workspaces(db)}, Events: store.Events(db), Templates: template.Own()})
 }
 
 // recorded are fake workspaces that are copied to the database before a workflow looks at them.
@@ -28,6 +29,20 @@ func (r recorded) Get(ctx context.Context, viewer engi.Viewer, name string) (eng
 		return x, err
 	}
 	return x, r.record(ctx, x)
+}
+
+// Create implements [workflow.Workspaces].
+func (r recorded) Create(ctx context.Context, spec engi.WorkspaceSpec) (engi.Workspace, error) {
+	x, err := r.spaces.Create(ctx, spec)
+	if err != nil {
+		return x, err
+	}
+	return x, r.record(ctx, x)
+}
+
+// Change implements [workflow.Workspaces].
+func (r recorded) Change(ctx context.Context, viewer engi.Viewer, name string, c engi.WorkspaceChange) (engi.Workspace, error) {
+	return r.spaces.Change(ctx, viewer, name, c)
 }
 
 // Collect implements [workflow.Workspaces].

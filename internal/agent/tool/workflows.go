@@ -24,13 +24,20 @@ type submitForReviewArgs struct {
 }
 
 type submitReviewArgs struct {
-	Workspace   string   `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
-	Workflow    string   `json:"workflow,omitempty" jsonschema:"name of the workflow; default: the only one of the workspace that has not ended"`
-	Approved    bool     `json:"approved" jsonschema:"whether the work is approved; otherwise it is sent back for a revision"`
-	Revision    int64    `json:"revision,omitempty" jsonschema:"revision that you have reviewed, which get_review_feedback says; an approval needs it"`
-	Grade       string   `json:"grade,omitempty" jsonschema:"grade, such as A or B+"`
-	Feedback    string   `json:"feedback,omitempty" jsonschema:"detailed feedback for the creator"`
-	Suggestions []string `json:"suggestions,omitempty" jsonschema:"specific suggestions for improvement"`
+	Workspace   string          `json:"workspace,omitempty" jsonschema:"name of the workspace; default: the one that you work in"`
+	Workflow    string          `json:"workflow,omitempty" jsonschema:"name of the workflow; default: the only one of the workspace that has not ended"`
+	Approved    bool            `json:"approved" jsonschema:"whether the work is approved; otherwise it is sent back for a revision"`
+	Revision    int64           `json:"revision,omitempty" jsonschema:"revision that you have reviewed, which get_review_feedback says; an approval needs it"`
+	Grade       string          `json:"grade,omitempty" jsonschema:"grade, such as A or B+"`
+	Feedback    string          `json:"feedback,omitempty" jsonschema:"detailed feedback for the creator"`
+	Suggestions []string        `json:"suggestions,omitempty" jsonschema:"specific suggestions for improvement"`
+	Criteria    []criterionArgs `json:"criteria,omitempty" jsonschema:"an answer to each criterion of the workflow, which get_review_feedback lists"`
+}
+
+type criterionArgs struct {
+	Criterion string `json:"criterion"`
+	Met       bool   `json:"met"`
+	Comment   string `json:"comment,omitempty"`
 }
 
 type getReviewFeedbackArgs struct {
@@ -108,7 +115,11 @@ func (s Services) submitReview(ctx context.Context, c *Call, x engi.Workspace, a
 			return Result{}, engi.Errorf(engi.Invalid, "an approval names the revision that was reviewed").WithRemedy("get_review_feedback says the submitted revision: review that one, and name it")
 		}
 	}
-	return s.act(ctx, c, x, a.Workflow, engi.WorkflowAct{Action: action, Revision: a.Revision, Grade: a.Grade, Feedback: a.Feedback, Suggestions: a.Suggestions})
+	var answers []engi.CriterionResult
+	for _, c := range a.Criteria {
+		answers = append(answers, engi.CriterionResult(c))
+	}
+	return s.act(ctx, c, x, a.Workflow, engi.WorkflowAct{Action: action, Revision: a.Revision, Grade: a.Grade, Feedback: a.Feedback, Suggestions: a.Suggestions, Criteria: answers})
 }
 
 // stageOf says what a workflow waits for, in one line.
@@ -141,6 +152,9 @@ func (s Services) getReviewFeedback(ctx context.Context, c *Call, x engi.Workspa
 		}
 	}
 	add("task", w.Task)
+	if len(w.Criteria) > 0 {
+		add("criteria that a review answers", "- "+strings.Join(w.Criteria, "\n- "))
+	}
 	add("notes of the submission", w.Notes)
 	r := w.Review
 	if r == nil {
@@ -156,6 +170,13 @@ func (s Services) getReviewFeedback(ctx context.Context, c *Call, x engi.Workspa
 		fmt.Fprintf(&b, ", grade %s", oneLine(r.Grade))
 	}
 	add("feedback", r.Feedback)
+	for _, c := range r.Criteria {
+		answer := "not met"
+		if c.Met {
+			answer = "met"
+		}
+		fmt.Fprintf(&b, "\n- %s: %s. %s", c.Criterion, answer, c.Comment)
+	}
 	if len(r.Suggestions) > 0 {
 		add("suggestions", "- "+strings.Join(r.Suggestions, "\n- "))
 	}

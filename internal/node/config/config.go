@@ -79,8 +79,14 @@ type Config struct {
 	SSH        ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
 	Apps       app.Settings `toml:"apps" envPrefix:"APPS_"`
 	Workspaces Workspaces   `toml:"workspaces" envPrefix:"WORKSPACES_"`
+	Workflows  Workflows    `toml:"workflows" envPrefix:"WORKFLOWS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
+}
+
+// Workflows configures workflows.
+type Workflows struct {
+	Templates string `toml:"templates" env:"TEMPLATES" help:"YAML file with templates of workflows, beside engi's own; directories beside it that are called as templates have the content of their files"`
 }
 
 // Workspaces configures the services of workspaces.

@@ -48,17 +48,19 @@ func Workflows(service engi.Workflows) Resource {
 		routes: []Route{
 			create(Route{
 				Pattern: "POST " + workflowPath, ID: "create-workflow", Summary: "Create a workflow", Access: change, Location: "path of the workflow",
-				Text:   "Needs the role editor in the workspace.",
-				Bodies: []example{{"page", "in a workspace", `{"workspace": "shop", "task": "a page with our opening hours"}`}},
+				Text:   "Needs the role editor in the workspace. With a template, the workspace is created; if the request is repeated, it is found again.",
+				Bodies: []example{{"page", "in a workspace", `{"workspace": "shop", "task": "a page with our opening hours"}`}, {"template", "in a new workspace", `{"workspace": "site", "template": "static-website", "task": "a page with our opening hours"}`}},
 			}, engi.NewWorkflowID, func(c *call, _ *none, id engi.WorkflowID, q v1.WorkflowRequest) (engi.Workflow, error) {
 				if q.Workspace == "" {
 					return engi.Workflow{}, invalid("workspace", "it is missing")
 				}
 				return service.Create(c, engi.WorkflowSpec{
-					ID: id, Viewer: c.viewer(), Workspace: q.Workspace, Name: q.Name, Task: q.Task, Creator: q.Creator, Reviewer: q.Reviewer, MaxRevisions: q.MaxRevisions,
+					ID: id, Viewer: c.viewer(), Owner: c.owner(), Workspace: q.Workspace, Template: q.Template, Criteria: q.Criteria, Name: q.Name, Task: q.Task, Creator: q.Creator, Reviewer: q.Reviewer, MaxRevisions: q.MaxRevisions,
 					Limits: engi.WorkflowLimits{Creation: q.Limits.Creation.Std(), Review: q.Limits.Review.Std(), Revision: q.Limits.Revision.Std()}, Metadata: q.Metadata,
 				})
 			}, func(c *call, id engi.WorkflowID) (engi.Workflow, error) { return service.Get(c, c.viewer(), id) }, workflowOf),
+			list(Route{Pattern: "GET /v1/workflow-templates", ID: "list-workflow-templates", Summary: "List the templates of workflows", Access: look, Objects: Shared},
+				func(*call, *none) ([]engi.WorkflowTemplate, error) { return service.Templates(), nil }, workflowTemplateOf),
 			paged(Route{Pattern: "GET " + workflowPath, ID: "list-workflows", Summary: "List workflows", Access: look, Text: "The newest come first. Includes those of workspaces that others have shared with the caller."},
 				func(c *call, in *listWorkflows, p engi.Paging) ([]engi.Workflow, error) {
 					return service.List(c, c.viewer(), engi.WorkflowFilter{Workspace: in.Workspace, Stage: engi.WorkflowStage(in.Stage)}, p)
@@ -117,7 +119,7 @@ func Workflows(service engi.Workflows) Resource {
 				if err := check.err(); err != nil {
 					return v1.Workflow{}, err
 				}
-				return take(c, in.ID, engi.WorkflowAct{Action: engi.WorkflowAction(q.Decision), Revision: q.Revision, Grade: q.Grade, Feedback: q.Feedback, Suggestions: q.Suggestions})
+				return take(c, in.ID, engi.WorkflowAct{Action: engi.WorkflowAction(q.Decision), Revision: q.Revision, Grade: q.Grade, Feedback: q.Feedback, Suggestions: q.Suggestions, Criteria: answersOf(q.Criteria)})
 			}),
 			send(Route{Pattern: "POST " + one + "/cancel", ID: "cancel-workflow", Summary: "Cancel a workflow", Access: change, Optional: true, Text: "The workflow ends in the stage rejected. The body is optional."}, reasoned(engi.ActCancel)),
 			send(Route{Pattern: "POST " + one + "/escalate", ID: "escalate-workflow", Summary: "Escalate a workflow to the owner", Access: change, Optional: true, Text: "From then on, only the owner of the workspace may act. The body is optional."}, reasoned(engi.ActEscalate)),
@@ -128,7 +130,7 @@ func Workflows(service engi.Workflows) Resource {
 
 func workflowOf(x engi.Workflow) v1.Workflow {
 	return v1.Workflow{
-		ID: string(x.ID), Owner: string(x.Owner), WorkspaceID: string(x.Workspace), Name: x.Name, Task: x.Task, Stage: string(x.Stage), Current: string(x.Current), Escalated: x.Escalated,
+		ID: string(x.ID), Owner: string(x.Owner), WorkspaceID: string(x.Workspace), Name: x.Name, Task: x.Task, Criteria: x.Criteria, Stage: string(x.Stage), Current: string(x.Current), Escalated: x.Escalated,
 		Creator: x.Creator, Reviewer: x.Reviewer, Revision: x.Revision, Hash: x.Hash, Submitter: x.Submitter, Notes: x.Notes, Round: x.Round, MaxRevisions: x.MaxRevisions,
 		Limits:     v1.WorkflowLimits{Creation: length(x.Limits.Creation), Review: length(x.Limits.Review), Revision: length(x.Limits.Revision)},
 		DeadlineAt: moment(x.Deadline), Review: reviewOf(x.Review), Metadata: x.Metadata, CreatedAt: x.Created.UTC(), ChangedAt: x.Changed.UTC(),
@@ -139,9 +141,31 @@ func reviewOf(x *engi.ReviewResult) *v1.Review {
 	if x == nil {
 		return nil
 	}
-	return &v1.Review{
-		Approved: x.Approved, Grade: x.Grade, Feedback: x.Feedback, Suggestions: orEmpty(x.Suggestions), ModifiedFiles: texts(x.ModifiedFiles), Revision: x.Revision, Hash: x.Hash, Reviewer: x.Reviewer,
+	var criteria []v1.CriterionResult
+	for _, c := range x.Criteria {
+		criteria = append(criteria, v1.CriterionResult(c))
 	}
+	return &v1.Review{
+		Criteria: criteria, Approved: x.Approved, Grade: x.Grade, Feedback: x.Feedback, Suggestions: orEmpty(x.Suggestions), ModifiedFiles: texts(x.ModifiedFiles), Revision: x.Revision, Hash: x.Hash, Reviewer: x.Reviewer,
+	}
+}
+
+func answersOf(all []v1.CriterionResult) (list []engi.CriterionResult) {
+	for _, c := range all {
+		list = append(list, engi.CriterionResult(c))
+	}
+	return list
+}
+
+func workflowTemplateOf(x engi.WorkflowTemplate) v1.WorkflowTemplate {
+	out := v1.WorkflowTemplate{Name: x.Name, Files: []string{}, Services: []string{}, Preview: string(x.Preview.Type), Criteria: orEmpty(x.Criteria)}
+	for _, f := range x.Files {
+		out.Files = append(out.Files, f.Path)
+	}
+	for _, s := range x.Services {
+		out.Services = append(out.Services, string(s.Type))
+	}
+	return out
 }
 
 func workflowEventOf(x engi.WorkflowEvent) v1.WorkflowEvent {

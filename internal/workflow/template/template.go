@@ -24,9 +24,6 @@ import (
 
 // Bounds of definitions.
 const (
-	MaxCriteria  = 50
-	MaxCriterion = 300 // bytes
-
 	maxText      = 256 << 10 // bytes of the YAML text
 	maxTemplates = 100
 	maxFiles     = 200
@@ -36,15 +33,6 @@ const (
 	// proxyPort is the port of a preview that names none.
 	proxyPort = 8000
 )
-
-// A Template is a kind of work. It is a value.
-type Template struct {
-	Name     string
-	Files    []engi.WorkspaceFile // ordered as in the definition
-	Services []engi.ServiceSpec
-	Preview  engi.WorkspacePreview
-	Criteria []string
-}
 
 // definition is a template in YAML. A preview is its type, or a mapping with more.
 type definition struct {
@@ -79,7 +67,7 @@ func (p *preview) UnmarshalYAML(text []byte) error {
 var own embed.FS
 
 // Own returns the templates of engi, ordered by name.
-func Own() []Template {
+func Own() []engi.WorkflowTemplate {
 	text, err := own.ReadFile("templates.yaml")
 	if err != nil {
 		panic(err) // unreachable: it is embedded
@@ -97,7 +85,7 @@ func Own() []Template {
 
 // Parse returns the templates that a YAML text defines, ordered by name. The content of a file is
 // that of TEMPLATE/PATH in contents, and empty if there is none; contents may be nil. Parse reports Invalid.
-func Parse(text []byte, contents fs.FS) ([]Template, error) {
+func Parse(text []byte, contents fs.FS) ([]engi.WorkflowTemplate, error) {
 	if len(text) > maxText {
 		return nil, engi.Errorf(engi.Invalid, "the definition of workflow templates has %d bytes, %d at most", len(text), maxText)
 	}
@@ -110,7 +98,7 @@ func Parse(text []byte, contents fs.FS) ([]Template, error) {
 	if len(doc.Templates) > maxTemplates {
 		return nil, engi.Errorf(engi.Invalid, "there are %d workflow templates, %d at most", len(doc.Templates), maxTemplates)
 	}
-	var all []Template
+	var all []engi.WorkflowTemplate
 	for _, name := range slices.Sorted(maps.Keys(doc.Templates)) {
 		t, err := doc.Templates[name].template(name, contents)
 		if err != nil {
@@ -123,16 +111,16 @@ func Parse(text []byte, contents fs.FS) ([]Template, error) {
 
 var namePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-func (d definition) template(name string, contents fs.FS) (t Template, err error) {
-	invalid := func(remedy, format string, args ...any) (Template, error) {
+func (d definition) template(name string, contents fs.FS) (t engi.WorkflowTemplate, err error) {
+	invalid := func(remedy, format string, args ...any) (engi.WorkflowTemplate, error) {
 		return t, engi.Errorf(engi.Invalid, format, args...).WithRemedy("%s", remedy)
 	}
-	t = Template{Name: name, Criteria: d.Criteria, Preview: engi.WorkspacePreview{Type: d.Preview.Type, Root: d.Preview.Root, Port: d.Preview.Port}}
+	t = engi.WorkflowTemplate{Name: name, Criteria: d.Criteria, Preview: engi.WorkspacePreview{Type: d.Preview.Type, Root: d.Preview.Root, Port: d.Preview.Port}}
 	switch {
 	case !namePattern.MatchString(name):
 		return invalid("use 1 to 63 lower-case letters, digits and dashes", "the name is invalid")
-	case len(d.Files) > maxFiles || len(d.Services) > maxServices || len(d.Criteria) > MaxCriteria:
-		return invalid("make it smaller", "it has more than %d files, %d services or %d criteria", maxFiles, maxServices, MaxCriteria)
+	case len(d.Files) > maxFiles || len(d.Services) > maxServices || len(d.Criteria) > engi.MaxCriteria:
+		return invalid("make it smaller", "it has more than %d files, %d services or %d criteria", maxFiles, maxServices, engi.MaxCriteria)
 	case !slices.Contains([]engi.PreviewType{engi.PreviewNone, engi.PreviewStatic, engi.PreviewProxy, engi.PreviewWebSocket}, t.Preview.Type):
 		return invalid("use static, proxy or websocket, or leave it out", "there is no preview %.40q", t.Preview.Type)
 	case t.Preview.Port < 0 || t.Preview.Port > 65535:
@@ -142,8 +130,8 @@ func (d definition) template(name string, contents fs.FS) (t Template, err error
 		t.Preview.Port = proxyPort
 	}
 	for i, c := range d.Criteria {
-		if c == "" || len(c) > MaxCriterion || strings.ContainsFunc(c, func(r rune) bool { return r < ' ' || r == 0x7f }) || slices.Contains(d.Criteria[:i], c) {
-			return invalid(fmt.Sprintf("write one line of at most %d bytes, once", MaxCriterion), "the criterion %.70q is empty, too long or there twice", c)
+		if c == "" || len(c) > engi.MaxCriterion || strings.ContainsFunc(c, func(r rune) bool { return r < ' ' || r == 0x7f }) || slices.Contains(d.Criteria[:i], c) {
+			return invalid(fmt.Sprintf("write one line of at most %d bytes, once", engi.MaxCriterion), "the criterion %.70q is empty, too long or there twice", c)
 		}
 	}
 	for _, s := range d.Services {

@@ -43,7 +43,7 @@ func TestOwn(t *testing.T) {
 func TestParse(t *testing.T) {
 	all, err := template.Parse([]byte("workflow_templates:\n  b: {}\n  a:\n    files: [x/y.txt, z]\n    preview: {type: websocket, port: 9}\n    services: [{type: mysql, version: '10.11', name: db, exposed: true}]\n"),
 		fstest.MapFS{"a/x/y.txt": {Data: []byte("text")}})
-	want := []template.Template{
+	want := []engi.WorkflowTemplate{
 		{Name: "a", Files: []engi.WorkspaceFile{{Path: "x/y.txt", Content: []byte("text")}, {Path: "z", Content: []byte{}}}, Preview: engi.WorkspacePreview{Type: engi.PreviewWebSocket, Port: 9},
 			Services: []engi.ServiceSpec{{Type: engi.ServiceMySQL, Version: "10.11", Name: "db", Exposed: true}}},
 		{Name: "b"},
