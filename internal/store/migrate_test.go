@@ -6,8 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
+	"github.com/engi-dev/engi/internal/workflow"
+	"github.com/engi-dev/engi/internal/workspace/repo"
 )
 
 // openAt creates a database of an older engi, whose newest migration is the one with the given version.
@@ -118,5 +121,48 @@ func TestFingerprintsMatchAnyRequest(t *testing.T) {
 		if err := db.read.QueryRowContext(ctx, `SELECT detail FROM agent_runs WHERE id = ?`, id).Scan(&got); err != nil || got != want {
 			t.Errorf("%s: %s, %v", id, got, err)
 		}
+	}
+}
+
+// TestOldRevisionsGetHashes opens a database with revisions without the hash of their files, and asks who has made them.
+func TestOldRevisionsGetHashes(t *testing.T) {
+	ctx := t.Context()
+	blob, err := repo.New(repo.Blob, []byte("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, objects, err := repo.Version{}.Next(repo.Files{"a": {Path: "a", Mode: repo.FileMode, Hash: blob.Hash}}, repo.Note{Message: "m", Time: time.Unix(1, 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements := []string{
+		`INSERT INTO workspaces (id, owner, name, created, used, idempotency, fingerprint, detail) VALUES ('wsp_a', 'ann', 'shop', 1, 1, '', '', '{"state":"stopped","revision":1}')`,
+		`INSERT INTO workspace_revisions (workspace, number, created, detail) VALUES ('wsp_a', 1, 1, '{"message":"m","actor":"key_a","commit":"` + v.Commit + `"}')`,
+	}
+	tree := ""
+	for _, o := range append(objects, blob) {
+		if o.Kind == repo.Tree {
+			tree = o.Hash
+		}
+		statements = append(statements, fmt.Sprintf(`INSERT INTO workspace_objects (workspace, hash, kind, size, data) VALUES ('wsp_a', '%s', '%s', %d, X'%x')`, o.Hash, o.Kind, o.Size, o.Packed))
+	}
+	db := upgrade(t, 47, statements...)
+	w := engi.Workflow{ID: engi.NewWorkflowID(), Owner: "ann", Workspace: "wsp_a", Name: "w", Stage: engi.WorkflowCreation}
+	if err := Workflows(db).Put(ctx, w, engi.WorkflowEvent{Action: engi.ActCreate}, workflow.Bounds{Workspace: 1, Owner: 1}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Workflows(db).Change(ctx, w.ID, func(_ *engi.Workflow, tx workflow.Tx) (engi.WorkflowEvent, error) {
+		head, err := tx.Content(0)
+		if err != nil || head != (workflow.Content{Revision: 1, Hash: tree}) {
+			t.Errorf("%+v %v, want the hash %s", head, err, tree)
+		}
+		makers, err := tx.Makers(tree)
+		if err != nil || len(makers) != 1 || makers[0] != "key_a" {
+			t.Errorf("%v %v", makers, err)
+		}
+		return engi.WorkflowEvent{Action: engi.ActEscalate}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -22,6 +22,8 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	v1 "github.com/engi-dev/engi/api/v1"
+	"github.com/engi-dev/engi/client"
 	"github.com/engi-dev/engi/internal/agent/remote"
 	"github.com/engi-dev/engi/internal/agent/tool"
 	"github.com/engi-dev/engi/internal/engi"
@@ -463,6 +465,12 @@ func TestInspector(t *testing.T) {
 			use("query_collection", "(0 documents)", desk, "collection=orders", `filter="{\"total\":{\"$gt\":5}}"`)
 			use("run_redis_command", "PONG", desk, `command=["PING"]`)
 			use("enable_preview", "preview http", desk, "type=static")
+			if _, err := client.New(at, key).CreateWorkflow(t.Context(), v1.WorkflowRequest{Workspace: name}); err != nil {
+				t.Fatal(err)
+			}
+			use("submit_for_review", "in stage review", desk, "notes=done")
+			use("submit_review", "in stage revision", desk, "approved=false", "feedback=no")
+			use("get_review_feedback", "feedback:\nno", desk)
 			for _, x := range list.Tools {
 				switch x.Name { // tools of the docs
 				case "search_docs":

@@ -56,6 +56,13 @@ await use("query_collection", { workspace: kind, collection: "orders", filter: '
 await use("run_redis_command", { workspace: kind, command: ["PING"] }, "PONG");
 const shown = await use("enable_preview", { workspace: kind, public: true }, "It is for everybody.");
 if (!/^preview https?:\/\/ws-/.test(shown)) throw new Error(shown);
+const begun = await fetch(new URL("/v1/workflows", kind === "http" ? where : process.env.ENGI_URL), {
+  method: "POST", headers: { Authorization: `Bearer ${key ?? process.env.ENGI_KEY}`, "Content-Type": "application/json" }, body: JSON.stringify({ workspace: kind }),
+});
+if (begun.status !== 201) throw new Error(await begun.text());
+await use("submit_for_review", { workspace: kind, notes: "done" }, "in stage review");
+await use("submit_review", { workspace: kind, approved: false, feedback: "no" }, "in stage revision");
+await use("get_review_feedback", { workspace: kind }, "feedback:\nno");
 await use("search_docs", { query: "read a CSV file" }, "");
 const gone = new AbortController();
 setTimeout(() => gone.abort("enough"), 500);
