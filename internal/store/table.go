@@ -110,10 +110,10 @@ func (s table[T, ID]) put(ctx context.Context, t *tx, x *T) error {
 	return err
 }
 
-// save writes all columns of a record, without an event.
+// save writes all columns of a record but its ID and owner, which never change. It appends no event.
 func (s table[T, ID]) save(ctx context.Context, t *tx, x *T) error {
-	values := s.fields(x)
-	n, err := t.exec(ctx, `UPDATE `+s.name+` SET (`+s.columns+`) = (`+marks(len(values))+`) WHERE id = ?`, append(values, string(s.id(x)))...)
+	values, columns := s.fields(x)[2:], strings.TrimPrefix(s.columns, "id, owner, ")
+	n, err := t.exec(ctx, `UPDATE `+s.name+` SET (`+columns+`) = (`+marks(len(values))+`) WHERE id = ?`, append(values, string(s.id(x)))...)
 	if err == nil && n == 0 {
 		err = s.missing
 	}
