@@ -102,7 +102,7 @@ func TestQueueIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	r, err := function.New(function.Options{Functions: []function.Function{functiontest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 2})
+	r, err := function.New(function.Options{Functions: []function.Function{functiontest.On("f", 0, nothing)}, Store: store.Functions(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestQueueIsShared(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	r, err := function.New(function.Options{Functions: []function.Function{functiontest.On("f", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 16})
+	r, err := function.New(function.Options{Functions: []function.Function{functiontest.On("f", 0, nothing)}, Store: store.Functions(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 16})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestSchedule(t *testing.T) {
 			ticks = append(ticks, time.Now().UTC().Format("02 15:04"))
 			return nil, r.Data(&struct{}{})
 		}}
-		runStore, e := store.Workflow(db), &memory.Engine{}
+		runStore, e := store.Functions(db), &memory.Engine{}
 		serve := func(d time.Duration) {
 			fix, err := function.New(function.Options{Functions: []function.Function{f}, Store: runStore, Events: store.Events(db), Engine: e})
 			if err != nil {
@@ -209,7 +209,7 @@ func TestBackoffGrows(t *testing.T) {
 				return nil, err
 			},
 		}
-		fix, err := function.New(function.Options{Functions: []function.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}})
+		fix, err := function.New(function.Options{Functions: []function.Function{f}, Store: store.Functions(db), Events: store.Events(db), Engine: &memory.Engine{}})
 		if err != nil {
 			t.Fatal(err)
 		}

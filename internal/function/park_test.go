@@ -27,7 +27,7 @@ func TestWaitsDoNotFillTheQueue(t *testing.T) {
 		_, _, err := r.Await(ctx, "await", function.Match{Types: []string{"go"}}, time.Time{})
 		return nil, err
 	})
-	r, err := function.New(function.Options{Functions: []function.Function{waits, functiontest.On("go", 0, nothing)}, Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 4})
+	r, err := function.New(function.Options{Functions: []function.Function{waits, functiontest.On("go", 0, nothing)}, Store: store.Functions(db), Events: store.Events(db), Engine: &memory.Engine{}, MaxQueue: 4})
 	if err != nil {
 		t.Fatal(err)
 	}

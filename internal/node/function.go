@@ -19,10 +19,10 @@ import (
 	"github.com/engi-dev/engi/internal/webhook"
 )
 
-// openWorkflows opens webhooks and durable functions, built-in and declared ones,
+// openFunctions opens webhooks and durable functions, built-in and declared ones,
 // unless they are off. It reports Invalid for an invalid declaration.
-func (n *Node) openWorkflows(ctx context.Context) error {
-	c, log := n.config, n.log.With("component", "workflow")
+func (n *Node) openFunctions(ctx context.Context) error {
+	c, log := n.config, n.log.With("component", "functions")
 	if c.Events.Off {
 		return nil
 	}
@@ -68,12 +68,12 @@ func (n *Node) openWorkflows(ctx context.Context) error {
 	} else if engine, err = dbos.New(dbos.Options{File: filepath.Join(c.DataDir, datadir.FunctionsName), Log: log}); err != nil {
 		return err
 	}
-	n.workflows, err = function.New(function.Options{
-		Functions: functions, Source: n.webhooks, Store: store.Workflow(n.db), Events: store.Events(n.db), Engine: engine, Log: log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
+	n.functions, err = function.New(function.Options{
+		Functions: functions, Source: n.webhooks, Store: store.Functions(n.db), Events: store.Events(n.db), Engine: engine, Log: log, MaxQueue: c.Events.MaxQueue, MaxRuns: c.Events.MaxRuns,
 		Retention: time.Duration(c.Events.Keep), RetainCount: c.Events.KeepCount,
 	})
 	if err == nil {
-		n.webhooks.Bind(n.workflows)
+		n.webhooks.Bind(n.functions)
 	}
 	return err
 }
@@ -88,10 +88,10 @@ func (n *Node) Webhooks() engi.Webhooks {
 
 // Functions returns the durable functions; nil if they are off.
 func (n *Node) Functions() engi.Functions {
-	if n.workflows == nil {
+	if n.functions == nil {
 		return nil
 	}
-	return n.workflows
+	return n.functions
 }
 
 // Events returns the event log of the node.

@@ -92,7 +92,7 @@ type Node struct {
 	agents     *agent.Runner // nil if the service is off
 	pages      *page.Service // nil if agents are off
 	budget     *budget.Tracker
-	workflows  *function.Runner // nil if the service is off
+	functions  *function.Runner // nil if the service is off
 	inngest    *inngest.Engine  // nil if functions run on the node itself
 	webhooks   *webhook.Manager // nil if functions are off
 	refusals   *store.Refusals
@@ -204,7 +204,7 @@ func Open(ctx context.Context, c config.Config, o Options) (_ *Node, err error) 
 	if err := n.openAgents(ctx); err != nil {
 		return nil, err
 	}
-	if err := n.openWorkflows(ctx); err != nil {
+	if err := n.openFunctions(ctx); err != nil {
 		return nil, err
 	}
 	n.operations = operation.New(ctx, operation.Options{
@@ -388,8 +388,8 @@ func (n *Node) Run(ctx context.Context, ready func()) error {
 	if n.agents != nil {
 		parts = append(parts, part{"agents", n.agents.Run, 30 * time.Second}, part{"pages", n.pages.Run, 30 * time.Second})
 	}
-	if n.workflows != nil {
-		parts = append(parts, part{"workflows", n.workflows.Serve, 30 * time.Second})
+	if n.functions != nil {
+		parts = append(parts, part{"functions", n.functions.Serve, 30 * time.Second})
 	}
 	parts = append(parts, part{"ssh", n.ssh.Run, 10 * time.Second}, part{"tls", n.listener.Certificates, 10 * time.Second})
 	return runParts(ctx, n.log, ready, append(parts, part{"http", n.serve, 15 * time.Second})...)

@@ -10,11 +10,11 @@ import (
 	"github.com/engi-dev/engi/internal/idempotency"
 )
 
-// A workflowStore stores runs of durable functions.
-type workflowStore struct{ db *DB }
+// A functionStore stores runs of durable functions.
+type functionStore struct{ db *DB }
 
-// Workflow returns the store of runs of durable functions.
-func Workflow(db *DB) function.Store { return workflowStore{db} }
+// Functions returns the store of runs of durable functions.
+func Functions(db *DB) function.Store { return functionStore{db} }
 
 const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
 
@@ -91,7 +91,7 @@ func scanFnRun(row scanner) (r function.Record, err error) {
 	return r, nil
 }
 
-func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []function.Record) (e engi.Event, err error) {
+func (s functionStore) Send(ctx context.Context, spec engi.EventSpec, runs []function.Record) (e engi.Event, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		if e, err = t.append(ctx, spec); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (s workflowStore) Send(ctx context.Context, spec engi.EventSpec, runs []fun
 	return e, err
 }
 
-func (s workflowStore) Put(ctx context.Context, r function.Record) error {
+func (s functionStore) Put(ctx context.Context, r function.Record) error {
 	return s.db.tx(ctx, func(t *tx) error {
 		fresh, err := s.insert(ctx, t, r)
 		if err == nil && !fresh {
@@ -117,7 +117,7 @@ func (s workflowStore) Put(ctx context.Context, r function.Record) error {
 }
 
 // insert adds a run unless a run with its key exists.
-func (s workflowStore) insert(ctx context.Context, t *tx, r function.Record) (fresh bool, err error) {
+func (s functionStore) insert(ctx context.Context, t *tx, r function.Record) (fresh bool, err error) {
 	detail, err := fnRunDetailOf(r)
 	if err != nil {
 		return false, err
@@ -131,7 +131,7 @@ func (s workflowStore) insert(ctx context.Context, t *tx, r function.Record) (fr
 }
 
 // event appends the event of a run's state.
-func (s workflowStore) event(ctx context.Context, t *tx, r function.Record) error {
+func (s functionStore) event(ctx context.Context, t *tx, r function.Record) error {
 	data := struct {
 		Function string          `json:"function"`
 		Event    engi.EventID    `json:"event_id,omitempty"`
@@ -178,7 +178,7 @@ const (
 	keepCursor     = `INSERT INTO event_cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = max(seq, excluded.seq)`
 )
 
-func (s workflowStore) Cursor(ctx context.Context, waits bool) (int64, error) {
+func (s functionStore) Cursor(ctx context.Context, waits bool) (int64, error) {
 	name := functionCursor
 	if waits {
 		name = waitCursor
@@ -186,16 +186,16 @@ func (s workflowStore) Cursor(ctx context.Context, waits bool) (int64, error) {
 	return first(ctx, s.db.read, nil, value[int64], `SELECT coalesce((SELECT seq FROM event_cursors WHERE name = ?), -1)`, name)
 }
 
-func (s workflowStore) Woken(ctx context.Context, seq int64) error {
+func (s functionStore) Woken(ctx context.Context, seq int64) error {
 	_, err := s.db.exec(ctx, keepCursor, waitCursor, seq)
 	return err
 }
 
-func (s workflowStore) Lost(ctx context.Context, owner engi.Owner, after int64) (bool, error) {
+func (s functionStore) Lost(ctx context.Context, owner engi.Owner, after int64) (bool, error) {
 	return first(ctx, s.db.read, nil, value[bool], `SELECT EXISTS (SELECT 1 FROM event_totals WHERE owner = ? AND through > ?)`, string(owner), after)
 }
 
-func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.Record) (fresh []function.Record, err error) {
+func (s functionStore) Advance(ctx context.Context, seq int64, runs []function.Record) (fresh []function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		for _, r := range runs {
 			added, err := s.insert(ctx, t, r)
@@ -212,11 +212,11 @@ func (s workflowStore) Advance(ctx context.Context, seq int64, runs []function.R
 	return fresh, err
 }
 
-func (s workflowStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
+func (s functionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (idempotency.Event, error) {
 	return s.db.eventOf(ctx, owner, key)
 }
 
-func (s workflowStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {
+func (s functionStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {
 	var w where
 	order := "DESC"
 	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
@@ -238,7 +238,7 @@ func noFnRun(id engi.FunctionRunID) error {
 
 const oneFnRun = `SELECT ` + fnRunColumns + ` FROM function_runs WHERE id = ? AND (? = '*' OR owner = ?)`
 
-func (s workflowStore) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (r function.Record, err error) {
+func (s functionStore) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (r function.Record, err error) {
 	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 		return r, err
 	}
@@ -258,7 +258,7 @@ func (s workflowStore) Run(ctx context.Context, viewer engi.Viewer, id engi.Func
 	return r, err
 }
 
-func (s workflowStore) Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
+func (s functionStore) Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
 	err = s.db.tx(ctx, func(t *tx) error {
 		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
 			return err
@@ -282,7 +282,7 @@ func (s workflowStore) Update(ctx context.Context, viewer engi.Viewer, id engi.F
 	return r, err
 }
 
-func (s workflowStore) Step(ctx context.Context, r function.Record, step engi.FunctionStep) error {
+func (s functionStore) Step(ctx context.Context, r function.Record, step engi.FunctionStep) error {
 	text, err := encode("step "+step.Name, fnStepDetail{Attempts: step.Attempts, Output: step.Output, Error: keepError(step.Error), Started: nanos(step.Started), Ended: nanos(step.Ended)})
 	if err != nil {
 		return err
@@ -312,7 +312,7 @@ func (s workflowStore) Step(ctx context.Context, r function.Record, step engi.Fu
 	})
 }
 
-func (s workflowStore) Forget(ctx context.Context, before time.Time, count int) error {
+func (s functionStore) Forget(ctx context.Context, before time.Time, count int) error {
 	return s.db.tx(ctx, func(t *tx) error {
 		const old = `ended <> 0 AND (ended < ? OR seq <= (SELECT seq FROM function_runs WHERE ended <> 0 ORDER BY seq DESC LIMIT 1 OFFSET ?))`
 		for _, q := range []string{

@@ -12,7 +12,7 @@ import (
 // TestWorkflowForgets keeps what has not ended, and of the rest what is young
 // and not too much.
 func TestWorkflowForgets(t *testing.T) {
-	s := store.Workflow(openDB(t))
+	s := store.Functions(openDB(t))
 	now := time.Now().UTC()
 	put := func(age time.Duration, ended bool) engi.FunctionRunID {
 		t.Helper()

@@ -217,7 +217,7 @@ func changeRun(ctx context.Context, db *store.DB) error {
 }
 
 func changeFunction(ctx context.Context, db *store.DB) error {
-	s := store.Workflow(db)
+	s := store.Functions(db)
 	r := function.Record{FunctionRun: engi.FunctionRun{ID: engi.NewFunctionRunID(), Owner: "bert", Function: "f", State: engi.FunctionQueued, Created: time.Now().UTC()}}
 	to := func(state engi.FunctionState) func() error {
 		return func() error {
@@ -561,7 +561,7 @@ func stateOf(t *testing.T, db *store.DB, subject string) string {
 		}
 		return engi.EventRunStarted
 	case "fnr_":
-		r, err := store.Workflow(db).Run(ctx, engi.Everyone, engi.FunctionRunID(subject))
+		r, err := store.Functions(db).Run(ctx, engi.Everyone, engi.FunctionRunID(subject))
 		fail(err)
 		return "function." + string(r.State)
 	}
@@ -590,7 +590,7 @@ func counted(t *testing.T, db *store.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{})
+	runs, err := store.Functions(db).Runs(ctx, engi.Everyone, function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -182,7 +182,7 @@ func serve(t *testing.T, db *store.DB, o webhook.Options) (fx *fixture, stop fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := function.New(function.Options{Source: m, Store: store.Workflow(db), Events: o.Events, Engine: &memory.Engine{}})
+	r, err := function.New(function.Options{Source: m, Store: store.Functions(db), Events: o.Events, Engine: &memory.Engine{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func functions(db *store.DB, approvals engi.Approvals) (f engi.Functions, w engi
 			return function.Step(ctx, r, x.Name, func(ctx context.Context) (any, error) { return run(ctx, r) })
 		}}
 	}
-	runner, err := function.New(function.Options{Store: store.Workflow(db), Events: store.Events(db), Engine: &memory.Engine{}, Source: hooks, Functions: []function.Function{
+	runner, err := function.New(function.Options{Store: store.Functions(db), Events: store.Events(db), Engine: &memory.Engine{}, Source: hooks, Functions: []function.Function{
 		durable(engi.Function{Name: "echo", Description: "says it again", Event: "engi/debug/echo", Retries: 3}, func(_ context.Context, r *function.Run) (any, error) {
 			return r.Event.Data, nil
 		}),

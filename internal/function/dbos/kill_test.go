@@ -90,7 +90,7 @@ func work(dir string) error {
 			return sum, nil
 		},
 	}
-	runner, err := function.New(function.Options{Functions: []function.Function{f}, Store: store.Workflow(db), Events: store.Events(db), Engine: engine})
+	runner, err := function.New(function.Options{Functions: []function.Function{f}, Store: store.Functions(db), Events: store.Events(db), Engine: engine})
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func work(dir string) error {
 		}
 	}
 	for {
-		open, err := store.Workflow(db).Runs(ctx, engi.Everyone, function.Filter{Open: true})
+		open, err := store.Functions(db).Runs(ctx, engi.Everyone, function.Filter{Open: true})
 		if err != nil || len(open) == 0 {
 			return err
 		}
@@ -234,7 +234,7 @@ func check(t *testing.T, dir string) (runs, repeated int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	all, err := store.Workflow(db).Runs(t.Context(), engi.Everyone, function.Filter{})
+	all, err := store.Functions(db).Runs(t.Context(), engi.Everyone, function.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func Open(t testing.TB, open func() function.Engine, functions ...function.Funct
 // Start starts the runner again after Stop.
 func (r *Runner) Start() {
 	r.t.Helper()
-	runner, err := function.New(function.Options{Functions: r.funcs, Store: store.Workflow(r.db), Events: store.Events(r.db), Engine: r.open()})
+	runner, err := function.New(function.Options{Functions: r.funcs, Store: store.Functions(r.db), Events: store.Events(r.db), Engine: r.open()})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -571,7 +571,7 @@ func lostStart(t *testing.T, open func() function.Engine) {
 	r := function.Record{FunctionRun: engi.FunctionRun{
 		ID: engi.NewFunctionRunID(), Owner: "anna", Function: "f", State: engi.FunctionRunning, Attempt: 1, Created: now, Started: now,
 	}}
-	if err := store.Workflow(fix.db).Put(t.Context(), r); err != nil {
+	if err := store.Functions(fix.db).Put(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
 	fix.Start()

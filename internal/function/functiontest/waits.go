@@ -525,7 +525,7 @@ func lostWake(t *testing.T, open func() function.Engine) {
 	id := fix.Send("anna", "f", `{}`)
 	fix.parked(id)
 	fix.Stop()
-	if _, err := store.Workflow(fix.db).Update(t.Context(), engi.Everyone, id, func(r *function.Record) error {
+	if _, err := store.Functions(fix.db).Update(t.Context(), engi.Everyone, id, func(r *function.Record) error {
 		r.State, r.Waited, r.Wait = engi.FunctionRunning, &function.Waited{Step: r.Wait.Step, Result: json.RawMessage(`{}`)}, nil
 		return nil
 	}); err != nil {
