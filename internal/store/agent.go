@@ -141,19 +141,11 @@ func encodeRun(r *agent.Record) (string, error) {
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
 	d.Choice, d.Sampling, d.Note = r.Spec.Choice, r.Spec.Sampling, r.Note
-	for _, t := range r.Spec.Tools {
-		d.Tools = append(d.Tools, agentTool(t))
-	}
-	for _, c := range r.Calls {
-		d.Calls = append(d.Calls, agentCall(c))
-	}
+	d.Tools = mapped(r.Spec.Tools, func(t engi.Tool) agentTool { return agentTool(t) })
+	d.Calls = mapped(r.Calls, func(c engi.ToolCall) agentCall { return agentCall(c) })
 	d.Confirm = r.Spec.Confirm
-	for _, c := range r.Waiting {
-		d.Waiting = append(d.Waiting, agentCall(c))
-	}
-	for _, x := range r.Decided {
-		d.Decided = append(d.Decided, agentDecision(x))
-	}
+	d.Waiting = mapped(r.Waiting, func(c engi.ToolCall) agentCall { return agentCall(c) })
+	d.Decided = mapped(r.Decided, func(x engi.CallDecision) agentDecision { return agentDecision(x) })
 	d.Error = keepError(r.Error)
 	return encode("run", d)
 }
@@ -169,52 +161,34 @@ func decodeRun(text string, r *agent.Record) error {
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
 	r.Spec.Choice, r.Spec.Sampling, r.Note = d.Choice, d.Sampling, d.Note
-	for _, t := range d.Tools {
-		r.Spec.Tools = append(r.Spec.Tools, engi.Tool(t))
-	}
-	for _, c := range d.Calls {
-		r.Calls = append(r.Calls, engi.ToolCall(c))
-	}
+	r.Spec.Tools = mapped(d.Tools, func(t agentTool) engi.Tool { return engi.Tool(t) })
+	r.Calls = mapped(d.Calls, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
 	r.Spec.Confirm = d.Confirm
-	for _, c := range d.Waiting {
-		r.Waiting = append(r.Waiting, engi.ToolCall(c))
-	}
-	for _, x := range d.Decided {
-		r.Decided = append(r.Decided, engi.CallDecision(x))
-	}
+	r.Waiting = mapped(d.Waiting, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
+	r.Decided = mapped(d.Decided, func(x agentDecision) engi.CallDecision { return engi.CallDecision(x) })
 	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
 	r.Spec.Sandbox, r.Spec.Session, r.Spec.Scopes = r.Sandbox, r.Session, d.Scopes
 	return nil
 }
 
-func encodeImages(images []engi.Image) (all []agentImage) {
-	for _, img := range images {
-		all = append(all, agentImage(img))
-	}
-	return all
+func encodeImages(images []engi.Image) []agentImage {
+	return mapped(images, func(img engi.Image) agentImage { return agentImage(img) })
 }
 
-func decodeImages(images []agentImage) (all []engi.Image) {
-	for _, img := range images {
-		all = append(all, engi.Image(img))
-	}
-	return all
+func decodeImages(images []agentImage) []engi.Image {
+	return mapped(images, func(img agentImage) engi.Image { return engi.Image(img) })
 }
 
 func encodeMessage(m engi.Message) (string, error) {
 	d := agentMessage{Role: string(m.Role), Text: m.Text, Thought: m.Thought, Images: encodeImages(m.Images)}
-	for _, c := range m.Calls {
-		d.Calls = append(d.Calls, agentCall(c))
-	}
+	d.Calls = mapped(m.Calls, func(c engi.ToolCall) agentCall { return agentCall(c) })
 	for _, r := range m.Results {
 		d.Results = append(d.Results, agentResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: encodeImages(r.Images), Failed: r.Failed})
 	}
 	if m.Signed != nil {
 		d.Signed = &agentSigned{Model: m.Signed.Model}
-		for _, p := range m.Signed.Parts {
-			d.Signed.Parts = append(d.Signed.Parts, agentPart(p))
-		}
+		d.Signed.Parts = mapped(m.Signed.Parts, func(p engi.MessagePart) agentPart { return agentPart(p) })
 	}
 	return encode("message", d)
 }
@@ -225,17 +199,13 @@ func decodeMessage(text string) (engi.Message, error) {
 		return engi.Message{}, err
 	}
 	m := engi.Message{Role: engi.Role(d.Role), Text: d.Text, Thought: d.Thought, Images: decodeImages(d.Images)}
-	for _, c := range d.Calls {
-		m.Calls = append(m.Calls, engi.ToolCall(c))
-	}
+	m.Calls = mapped(d.Calls, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
 	for _, r := range d.Results {
 		m.Results = append(m.Results, engi.ToolResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: decodeImages(r.Images), Failed: r.Failed})
 	}
 	if d.Signed != nil {
 		m.Signed = &engi.SignedParts{Model: d.Signed.Model}
-		for _, p := range d.Signed.Parts {
-			m.Signed.Parts = append(m.Signed.Parts, engi.MessagePart(p))
-		}
+		m.Signed.Parts = mapped(d.Signed.Parts, func(p agentPart) engi.MessagePart { return engi.MessagePart(p) })
 	}
 	return m, nil
 }

@@ -236,6 +236,18 @@ func decode(what, text string, v any) error {
 	return nil
 }
 
+// mapped returns the results of f for all items; nil if there are none.
+func mapped[A, B any](items []A, f func(A) B) []B {
+	if len(items) == 0 {
+		return nil
+	}
+	all := make([]B, len(items))
+	for i, x := range items {
+		all[i] = f(x)
+	}
+	return all
+}
+
 // keptError is an error in the detail of a record.
 type keptError struct {
 	Kind     string `json:"kind"`

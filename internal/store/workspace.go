@@ -134,9 +134,7 @@ func (db *DB) encodeWorkspace(r *workspace.Record) (string, error) {
 		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Revision: r.Revision, Base: r.Base, Size: r.Size, Boots: r.Boots, Error: keepError(r.Error), Metadata: r.Metadata,
 		Secrets: map[string]keptSecret{},
 	}
-	for _, c := range r.Collaborators {
-		d.Collaborators = append(d.Collaborators, keptCollaborator(c))
-	}
+	d.Collaborators = mapped(r.Collaborators, func(c engi.Collaborator) keptCollaborator { return keptCollaborator(c) })
 	if r.Preview.Type != engi.PreviewNone {
 		d.Preview = new(keptPreview(r.Preview))
 	}
@@ -169,9 +167,7 @@ func (db *DB) decodeWorkspace(text string, r *workspace.Record) error {
 	}
 	r.Template, r.State, r.Sandbox, r.Revision, r.Base, r.Size, r.Boots = d.Template, d.State, d.Sandbox, d.Revision, d.Base, d.Size, d.Boots
 	r.Error, r.Metadata = d.Error.decode(), d.Metadata
-	for _, c := range d.Collaborators {
-		r.Collaborators = append(r.Collaborators, engi.Collaborator(c))
-	}
+	r.Collaborators = mapped(d.Collaborators, func(c keptCollaborator) engi.Collaborator { return engi.Collaborator(c) })
 	if d.Preview != nil {
 		r.Preview = engi.WorkspacePreview(*d.Preview)
 	}
