@@ -56,9 +56,7 @@ func encodeTemplate(x *registry.Template) (string, error) {
 	for _, b := range x.Builds {
 		d.Builds = append(d.Builds, registryBuild{ID: b.ID, State: string(b.State), Template: b.Template, Snapshot: string(b.Snapshot), Tags: b.Tags, Size: fleetSize(b.Size), Reason: b.Reason, Step: b.Step, Created: nanos(b.Created), Updated: nanos(b.Updated)})
 	}
-	for _, g := range x.Tags {
-		d.Tags = append(d.Tags, registryTag{g.Name, g.Build, nanos(g.Created)})
-	}
+	d.Tags = mapped(x.Tags, func(g registry.Tag) registryTag { return registryTag{g.Name, g.Build, nanos(g.Created)} })
 	return encode("template", d)
 }
 
@@ -104,9 +102,9 @@ func decodeTemplate(text string, t *registry.Template) error {
 		t.Builds = append(t.Builds, registry.Build{ID: b.ID, State: registry.BuildState(b.State), Template: b.Template, Snapshot: engi.SnapshotID(b.Snapshot),
 			Tags: b.Tags, Size: engi.Size(b.Size), Reason: b.Reason, Step: b.Step, Created: moment(b.Created), Updated: moment(b.Updated)})
 	}
-	for _, g := range d.Tags {
-		t.Tags = append(t.Tags, registry.Tag{Name: g.Name, Build: g.Build, Created: moment(g.Created)})
-	}
+	t.Tags = mapped(d.Tags, func(g registryTag) registry.Tag {
+		return registry.Tag{Name: g.Name, Build: g.Build, Created: moment(g.Created)}
+	})
 	return nil
 }
 

@@ -171,9 +171,7 @@ func (db *DB) decodeWorkspace(text string, r *workspace.Record) error {
 	if d.Preview != nil {
 		r.Preview = engi.WorkspacePreview(*d.Preview)
 	}
-	for _, s := range d.Services {
-		r.Services = append(r.Services, s.decode(d.Secrets[s.Name]))
-	}
+	r.Services = mapped(d.Services, func(s keptService) workspace.ServiceRecord { return s.decode(d.Secrets[s.Name]) })
 	return nil
 }
 
