@@ -241,17 +241,23 @@ func (a *appApply) Run(ctx context.Context, g *globals) error {
 	}
 	return g.atServer(ctx, func(d *connection) error {
 		seq, err := d.ApplyToApp(ctx, a.Name, v1.ApplyRequest{Text: text, Message: a.Message, Keep: a.Keep, Snapshot: a.Snapshot}, a.Once)
-		switch {
-		case err != nil:
-			return err
-		case !a.Detach:
+		if err == nil && !a.Detach {
 			return g.followApply(ctx, d, a.Name, seq)
-		case g.JSON:
-			return g.printJSON(v1.Applying{Seq: seq})
 		}
-		_, err = fmt.Fprintln(g.out, seq)
-		return err
+		return g.started(seq, err)
 	})
+}
+
+// started prints the number of the event with which a change of an app has begun.
+func (g *globals) started(seq int64, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case g.JSON:
+		return g.printJSON(v1.Applying{Seq: seq})
+	}
+	_, err = fmt.Fprintln(g.out, seq)
+	return err
 }
 
 // text reads a file, or standard input.
@@ -385,16 +391,10 @@ func (a *appEdit) Run(ctx context.Context, g *globals) error {
 			q.Judge = &v1.AppJudge{Command: a.Judge, Model: a.JudgeModel, Criteria: a.Criteria}
 		}
 		seq, err := d.EditApp(ctx, a.Name, q, a.Once)
-		switch {
-		case err != nil:
-			return err
-		case !a.Detach:
+		if err == nil && !a.Detach {
 			return g.followEdit(ctx, d, a.Name, seq)
-		case g.JSON:
-			return g.printJSON(v1.Applying{Seq: seq})
 		}
-		_, err = fmt.Fprintln(g.out, seq)
-		return err
+		return g.started(seq, err)
 	})
 }
 
@@ -587,7 +587,7 @@ func orEmptyFile(f io.ReadCloser, err error) (io.ReadCloser, error) {
 // edit returns the content of a file after the user edited it; open returns
 // the content before. If nothing has changed, edit ends engi.
 func (g *globals) edit(ctx context.Context, name string, open func() (io.ReadCloser, error)) (string, error) {
-	editor := first(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
+	editor := cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"))
 	if editor == "" {
 		return "", engi.Errorf(engi.Invalid, "neither VISUAL nor EDITOR names an editor").WithRemedy("set EDITOR, or give the content with --with FILE")
 	}

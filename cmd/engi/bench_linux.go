@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -340,7 +341,7 @@ func (b *benchCompare) Run(ctx context.Context, g *globals) error {
 	table := func(how string, rivals []bench.Rival) {
 		var rows [][]string
 		for _, r := range rivals {
-			remark := orDash(first(r.Skipped, r.Failure))
+			remark := orDash(cmp.Or(r.Skipped, r.Failure))
 			rows = append(rows, []string{r.Name, fmt.Sprint(r.N), ms(r.Ms.P50), ms(r.Ms.P99), ms(r.Ms.Max), fmt.Sprintf("%.2f", r.Ratio), remark})
 		}
 		g.table(how+"\tN\tP50 ms\tP99\tMAX\tRATIO\tREMARK", rows)

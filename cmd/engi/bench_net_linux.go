@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func (b *benchNet) Run(ctx context.Context, g *globals) (err error) {
 	var rows [][]string
 	for _, q := range n.Paths {
 		rows = append(rows, []string{q.Name, fmt.Sprintf("%.0f", q.UpMbps), fmt.Sprintf("%.0f", q.DownMbps), fmt.Sprintf("%.3f", q.RoundTrip.P50),
-			fmt.Sprintf("%.3f", q.RoundTrip.P99), fmt.Sprintf("%.3f", q.Connect.P50), orDash(first(q.Skipped, q.Failure))})
+			fmt.Sprintf("%.3f", q.RoundTrip.P99), fmt.Sprintf("%.3f", q.Connect.P50), orDash(cmp.Or(q.Skipped, q.Failure))})
 	}
 	g.table("HOW\tUP Mbit/s\tDOWN Mbit/s\tROUND TRIP P50 ms\tP99\tCONNECT P50 ms\tREMARK", rows)
 	fmt.Fprintf(g.out, "gateway to kernel, both in a sandbox: up %.3f, down %.3f, round trip %+.3f ms\n", n.RatioUp, n.RatioDown, n.AddedMs)

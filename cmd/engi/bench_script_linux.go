@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -73,7 +74,7 @@ func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.
 		beside = filepath.Join(filepath.Dir(self), "bench-goja")
 	}
 	add := func(name, given, otherwise string, f func(path string) bench.Rival) {
-		path, err := exec.LookPath(first(given, otherwise))
+		path, err := exec.LookPath(cmp.Or(given, otherwise))
 		if err != nil {
 			c.Rivals = append(c.Rivals, bench.Skip(name, "not installed"))
 			return
@@ -95,7 +96,7 @@ func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.
 	failures, failure := 0, ""
 	for _, r := range c.Rivals {
 		if r.Failure != "" {
-			failures, failure = failures+1, first(failure, r.Name+": "+r.Failure)
+			failures, failure = failures+1, cmp.Or(failure, r.Name+": "+r.Failure)
 		}
 	}
 	if g.JSON {
@@ -110,7 +111,7 @@ func (b *benchScript) compare(ctx context.Context, g *globals, run func(context.
 		if r.PerSecond > 0 {
 			rate = fmt.Sprintf("%.0f", r.PerSecond)
 		}
-		rows = append(rows, []string{r.Name, fmt.Sprint(r.N), fmt.Sprintf("%.3f", r.Ms.P50), fmt.Sprintf("%.3f", r.Ms.P99), rate, fmt.Sprintf("%.2f", r.Ratio), orDash(first(r.Skipped, r.Failure))})
+		rows = append(rows, []string{r.Name, fmt.Sprint(r.N), fmt.Sprintf("%.3f", r.Ms.P50), fmt.Sprintf("%.3f", r.Ms.P99), rate, fmt.Sprintf("%.2f", r.Ratio), orDash(cmp.Or(r.Skipped, r.Failure))})
 	}
 	g.table("HOW\tN\tP50 ms\tP99\tPER SECOND\tRATIO\tREMARK", rows)
 	printHost(g, c.Host)

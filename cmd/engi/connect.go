@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 
@@ -29,7 +30,7 @@ type connection struct {
 // data directory, else, if allowed, a private one. The caller must close the
 // connection.
 func (g *globals) connect(ctx context.Context, w where) (*connection, error) {
-	url, secret := first(g.URL, os.Getenv("ENGI_URL")), first(g.Key, os.Getenv("ENGI_KEY"))
+	url, secret := cmp.Or(g.URL, os.Getenv("ENGI_URL")), cmp.Or(g.Key, os.Getenv("ENGI_KEY"))
 	if url != "" {
 		if secret == "" {
 			return nil, engi.Errorf(engi.Anonymous, "no key for %s", url).WithRemedy("set ENGI_KEY")
@@ -37,13 +38,4 @@ func (g *globals) connect(ctx context.Context, w where) (*connection, error) {
 		return &connection{Client: client.New(url, secret), url: url, secret: secret, close: func() {}}, nil
 	}
 	return g.connectHere(ctx, w, secret)
-}
-
-func first(all ...string) string {
-	for _, s := range all {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }

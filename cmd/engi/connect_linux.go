@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -44,7 +45,7 @@ func (g *globals) config(flags ...config.Flag) (config.Config, config.Sources, e
 		}
 		all = append(all, config.Flag{Name: "--set", Key: k, Value: v})
 	}
-	return config.Load(config.From{File: first(g.Config, os.Getenv("ENGI_CONFIG")), Env: os.Environ(), Flags: append(all, flags...)})
+	return config.Load(config.From{File: cmp.Or(g.Config, os.Getenv("ENGI_CONFIG")), Env: os.Environ(), Flags: append(all, flags...)})
 }
 
 // options returns the options of a node in this process; log may be nil.
@@ -61,7 +62,7 @@ func (g *globals) connectHere(ctx context.Context, w where, secret string) (*con
 	}
 	at, key, err := datadir.Discover(c.DataDir)
 	if err == nil {
-		return &connection{Client: client.New(at.URL, first(secret, key)), url: at.URL, secret: first(secret, key), close: func() {}}, nil
+		return &connection{Client: client.New(at.URL, cmp.Or(secret, key)), url: at.URL, secret: cmp.Or(secret, key), close: func() {}}, nil
 	}
 	if !engi.Is(err, engi.NotFound) || w == serverOnly {
 		return nil, err

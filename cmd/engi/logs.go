@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	v1 "github.com/engi-dev/engi/api/v1"
@@ -27,22 +28,33 @@ Examples:
 const quiet = 300 * time.Millisecond
 
 func (l *logsCommand) Run(ctx context.Context, g *globals) error {
-	d, err := g.connect(ctx, serverOnly)
-	if err != nil {
-		return err
-	}
-	defer d.close()
-	if _, err := d.Execution(ctx, l.ID); err != nil {
-		return err
-	}
+	return g.atServer(ctx, func(d *connection) error {
+		if _, err := d.Execution(ctx, l.ID); err != nil {
+			return err
+		}
+		return printUntilQuiet(ctx, l.Follow, func(ctx context.Context) iter.Seq2[v1.ExecutionUpdate, error] { return d.Watch(ctx, l.ID, l.From) }, func(e v1.ExecutionUpdate) error {
+			if err := g.printEvent(e); err != nil || e.Type != v1.EventResult || !l.Follow || e.Execution.Result == nil {
+				return err
+			}
+			if code := exitOf(*e.Execution.Result); code != 0 {
+				return exitCode(code)
+			}
+			return nil
+		})
+	})
+}
+
+// printUntilQuiet prints the events of a stream until it ends, or, unless follow is set, until no more output
+// arrives.
+func printUntilQuiet[T any](ctx context.Context, follow bool, from func(context.Context) iter.Seq2[T, error], print func(T) error) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
 	var pause *time.Timer
-	if !l.Follow {
+	if !follow {
 		pause = time.AfterFunc(2*time.Second, stop)
 		defer pause.Stop()
 	}
-	for e, err := range d.Watch(watch, l.ID, l.From) {
+	for e, err := range from(watch) {
 		if err != nil {
 			if watch.Err() != nil && ctx.Err() == nil {
 				return nil // all output so far was printed
@@ -52,13 +64,8 @@ func (l *logsCommand) Run(ctx context.Context, g *globals) error {
 		if pause != nil {
 			pause.Reset(quiet)
 		}
-		if err := g.printEvent(e); err != nil {
+		if err := print(e); err != nil {
 			return err
-		}
-		if e.Type == v1.EventResult && l.Follow && e.Execution.Result != nil {
-			if code := exitOf(*e.Execution.Result); code != 0 {
-				return exitCode(code)
-			}
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -263,7 +264,7 @@ func (g *globals) showNetwork(p v1.NetworkPolicy) error {
 		row("request", "%s", requestText(r))
 	}
 	for _, h := range p.Headers {
-		row("headers", "%s: %s", h.Host, strings.Join(sorted(keysOf(h.Headers)), ", "))
+		row("headers", "%s: %s", h.Host, strings.Join(slices.Sorted(maps.Keys(h.Headers)), ", "))
 	}
 	if p.Proxy != nil {
 		row("proxy", "%s", p.Proxy.Address)
@@ -285,14 +286,6 @@ func (g *globals) showNetwork(p v1.NetworkPolicy) error {
 		row("limits", "%s", orDash(strings.Join(parts, ", ")))
 	}
 	return nil
-}
-
-func keysOf(m map[string]string) []string {
-	var all []string
-	for k := range m {
-		all = append(all, k)
-	}
-	return all
 }
 
 type netSet struct {

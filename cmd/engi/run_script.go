@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/internal/engi"
@@ -55,21 +53,7 @@ func (r *runCommand) script(ctx context.Context, g *globals, d *connection, req 
 			return err
 		}
 	} else {
-		for _, line := range x.Stdout {
-			fmt.Fprintln(g.out, line)
-		}
-		for _, line := range x.Stderr {
-			fmt.Fprintln(g.err, line)
-		}
-		for _, w := range x.Warnings {
-			g.note("%s", w)
-		}
-		if e := x.Error; e != nil {
-			fmt.Fprintf(g.err, "%s: %s\n", first(e.Name, "Error"), e.Message)
-			if e.Stack != "" {
-				fmt.Fprintln(g.err, "    "+strings.ReplaceAll(e.Stack, "\n", "\n    "))
-			}
-		}
+		g.printScript(x, "")
 		if g.Verbose {
 			g.note("ran %s, tier %s", x.Duration, x.Environment.Tier)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,7 +176,8 @@ func words(m map[string]string) string {
 	for k, v := range m {
 		all = append(all, k+"="+v)
 	}
-	return orDash(strings.Join(sorted(all), " "))
+	slices.Sort(all)
+	return orDash(strings.Join(all, " "))
 }
 
 func (g *globals) showSandbox(x v1.Sandbox) {
@@ -437,31 +439,12 @@ func (s *sandboxLogs) Run(ctx context.Context, g *globals) error {
 		if err != nil {
 			return err
 		}
-		watch, stop := context.WithCancel(ctx)
-		defer stop()
-		var pause *time.Timer
-		if !s.Follow {
-			pause = time.AfterFunc(2*time.Second, stop)
-			defer pause.Stop()
-		}
-		for e, err := range p.Output(watch, s.From) {
-			if err != nil {
-				if watch.Err() != nil && ctx.Err() == nil {
-					return nil // all output so far was printed
-				}
+		return printUntilQuiet(ctx, s.Follow, func(ctx context.Context) iter.Seq2[v1.ProcessUpdate, error] { return p.Output(ctx, s.From) }, func(e v1.ProcessUpdate) error {
+			if err := g.printProcessEvent(e); err != nil || e.Exit == nil || !s.Follow {
 				return err
 			}
-			if pause != nil {
-				pause.Reset(quiet)
-			}
-			if err := g.printProcessEvent(e); err != nil {
-				return err
-			}
-			if e.Exit != nil && s.Follow {
-				return endLike(*e.Exit)
-			}
-		}
-		return nil
+			return endLike(*e.Exit)
+		})
 	})
 }
 

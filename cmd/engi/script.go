@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -84,6 +85,20 @@ func (j *scriptCommand) Run(ctx context.Context, g *globals) error {
 }
 
 func (j *scriptCommand) print(g *globals, x v1.ScriptResult) {
+	at := ""
+	if e := x.Error; e != nil && e.Line > 0 {
+		at = fmt.Sprintf(" (line %d, column %d)", e.Line, e.Column)
+	}
+	if g.printScript(x, at); x.Error != nil {
+		return
+	}
+	if len(x.Result) > 0 {
+		fmt.Fprintln(g.out, string(x.Result))
+	}
+}
+
+// printScript prints the output of a script, and its error with the place where it happened.
+func (g *globals) printScript(x v1.ScriptResult, at string) {
 	for _, line := range x.Stdout {
 		fmt.Fprintln(g.out, line)
 	}
@@ -94,22 +109,10 @@ func (j *scriptCommand) print(g *globals, x v1.ScriptResult) {
 		g.note("%s", w)
 	}
 	if e := x.Error; e != nil {
-		name := e.Name
-		if name == "" {
-			name = "Error"
-		}
-		at := ""
-		if e.Line > 0 {
-			at = fmt.Sprintf(" (line %d, column %d)", e.Line, e.Column)
-		}
-		fmt.Fprintf(g.err, "%s: %s%s\n", name, e.Message, at)
+		fmt.Fprintf(g.err, "%s: %s%s\n", cmp.Or(e.Name, "Error"), e.Message, at)
 		if e.Stack != "" {
 			fmt.Fprintln(g.err, "    "+strings.ReplaceAll(e.Stack, "\n", "\n    "))
 		}
-		return
-	}
-	if len(x.Result) > 0 {
-		fmt.Fprintln(g.out, string(x.Result))
 	}
 }
 

@@ -248,9 +248,9 @@ func (s *sshConfigCommand) block(g *globals, d *connection, known string) (strin
 		return "", engi.Errorf(engi.Unsupported, "find this program: %v", err)
 	}
 	words := []string{self, "ssh", "--proxy"}
-	if first(g.URL, os.Getenv("ENGI_URL")) != "" {
+	if cmp.Or(g.URL, os.Getenv("ENGI_URL")) != "" {
 		words = append(words, "--url", d.url)
-	} else if dir := first(g.DataDir, os.Getenv("ENGI_DATA_DIR")); dir != "" {
+	} else if dir := cmp.Or(g.DataDir, os.Getenv("ENGI_DATA_DIR")); dir != "" {
 		if dir, err = filepath.Abs(dir); err != nil {
 			return "", engi.Errorf(engi.Invalid, "%v", err)
 		}

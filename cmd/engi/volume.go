@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	v1 "github.com/engi-dev/engi/api/v1"
 	"github.com/engi-dev/engi/client"
@@ -26,11 +25,6 @@ var volumeCommands = volumeCommand{
 var volumes = table[v1.Volume]{"NAME\tID\tUSED\tMOUNTED IN\tCREATED", func(x v1.Volume) []any {
 	return []any{x.Name, x.ID, fmt.Sprintf("%d of %d MiB", x.Used>>20, x.Capacity>>20), x.SandboxID, ago(x.CreatedAt)}
 }, nil}
-
-func sorted(all []string) []string {
-	slices.Sort(all)
-	return all
-}
 
 type volumeCreate struct {
 	Name     string `arg:"" help:"Name." placeholder:"NAME"`

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func (w *workspaceClone) Run(ctx context.Context, g *globals) error {
 		if w.Depth > 0 {
 			args = append(args, "--depth", fmt.Sprint(w.Depth))
 		}
-		cmd := exec.CommandContext(ctx, git, append(args, "--", from, first(w.Dir, x.Name))...)
+		cmd := exec.CommandContext(ctx, git, append(args, "--", from, cmp.Or(w.Dir, x.Name))...)
 		cmd.Env = append(os.Environ(), "ENGI_URL="+d.url, "ENGI_KEY="+d.secret)
 		cmd.Stdin, cmd.Stdout, cmd.Stderr = g.in, g.out, g.err
 		err = cmd.Run()

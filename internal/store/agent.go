@@ -12,15 +12,29 @@ import (
 )
 
 // An agentStore stores runs of agents.
-type agentStore struct{ db *DB }
+type agentStore struct {
+	table[agent.Record, engi.RunID]
+}
 
 // Agents returns the store of runs of agents.
-func Agents(db *DB) agent.Store { return agentStore{db} }
+func Agents(db *DB) agent.Store { return agents(db) }
 
 // AgentResults returns the store of long results of tools.
-func AgentResults(db *DB) agent.Results { return agentStore{db} }
+func AgentResults(db *DB) agent.Results { return agents(db) }
 
-const agentColumns = `id, owner, conversation, state, created, ended, idempotency, detail`
+func agents(db *DB) agentStore {
+	return agentStore{table[agent.Record, engi.RunID]{
+		db: db, name: "agent_runs", noun: "run", columns: `id, owner, conversation, state, created, ended, idempotency, detail`,
+		fields: func(r *agent.Record) []any {
+			return []any{
+				&r.ID, &r.Owner, &r.Conversation, &r.State, (*stamp)(&r.Created), (*stamp)(&r.Ended), &r.Spec.Idempotency,
+				derived{func() (string, error) { return encodeRun(r) }, func(text string) error { return decodeRun(text, r) }},
+			}
+		},
+		missing: engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours"),
+		exists:  engi.Errorf(engi.Conflict, "a run with this idempotency key exists"),
+	}}
+}
 
 // agentDetail holds the fields of a run that no query selects by.
 type agentDetail struct {
@@ -119,94 +133,62 @@ type agentResult struct {
 	Failed bool         `json:"failed,omitempty"`
 }
 
-func agentValues(r agent.Record) ([]any, error) {
+// encodeRun returns the detail of a run.
+func encodeRun(r *agent.Record) (string, error) {
 	d := agentDetail{
 		Agent: r.Agent, Model: r.Model, System: r.Spec.System, Input: r.Spec.Input, Shape: r.Spec.Output,
 		Sandbox: string(r.Sandbox), Session: r.Session, Workspace: r.Workspace, Scopes: r.Spec.Scopes, Reason: r.Reason, Text: r.Text, Output: r.Output,
 		Steps: r.Steps, Tokens: agentTokens(r.Tokens), Fingerprint: r.Fingerprint, Seq: r.Seq,
 	}
 	d.Choice, d.Sampling, d.Note = r.Spec.Choice, r.Spec.Sampling, r.Note
-	for _, t := range r.Spec.Tools {
-		d.Tools = append(d.Tools, agentTool(t))
-	}
-	for _, c := range r.Calls {
-		d.Calls = append(d.Calls, agentCall(c))
-	}
+	d.Tools = mapped(r.Spec.Tools, func(t engi.Tool) agentTool { return agentTool(t) })
+	d.Calls = mapped(r.Calls, func(c engi.ToolCall) agentCall { return agentCall(c) })
 	d.Confirm = r.Spec.Confirm
-	for _, c := range r.Waiting {
-		d.Waiting = append(d.Waiting, agentCall(c))
-	}
-	for _, x := range r.Decided {
-		d.Decided = append(d.Decided, agentDecision(x))
-	}
+	d.Waiting = mapped(r.Waiting, func(c engi.ToolCall) agentCall { return agentCall(c) })
+	d.Decided = mapped(r.Decided, func(x engi.CallDecision) agentDecision { return agentDecision(x) })
 	d.Error = keepError(r.Error)
-	text, err := encode("run", d)
-	if err != nil {
-		return nil, err
-	}
-	return []any{string(r.ID), string(r.Owner), string(r.Conversation), string(r.State), nanos(r.Created), nanos(r.Ended), r.Spec.Idempotency, text}, nil
+	return encode("run", d)
 }
 
-func scanAgent(row scanner) (r agent.Record, err error) {
-	var text string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Conversation, &r.State, (*stamp)(&r.Created), (*stamp)(&r.Ended), &r.Spec.Idempotency, &text); err != nil {
-		return r, err
-	}
+// decodeRun sets the fields of r that are in its detail.
+func decodeRun(text string, r *agent.Record) error {
 	var d agentDetail
-	if err := decode("run "+string(r.ID), text, &d); err != nil {
-		return r, err
+	if err := decode("detail", text, &d); err != nil {
+		return err
 	}
 	r.Agent, r.Model, r.Sandbox, r.Session = d.Agent, d.Model, engi.SandboxID(d.Sandbox), d.Session
 	r.Workspace, r.Spec.Workspace = d.Workspace, d.Workspace
 	r.Reason, r.Text, r.Output, r.Steps, r.Tokens = d.Reason, d.Text, d.Output, d.Steps, engi.Tokens(d.Tokens)
 	r.Fingerprint, r.Seq = d.Fingerprint, d.Seq
 	r.Spec.Choice, r.Spec.Sampling, r.Note = d.Choice, d.Sampling, d.Note
-	for _, t := range d.Tools {
-		r.Spec.Tools = append(r.Spec.Tools, engi.Tool(t))
-	}
-	for _, c := range d.Calls {
-		r.Calls = append(r.Calls, engi.ToolCall(c))
-	}
+	r.Spec.Tools = mapped(d.Tools, func(t agentTool) engi.Tool { return engi.Tool(t) })
+	r.Calls = mapped(d.Calls, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
 	r.Spec.Confirm = d.Confirm
-	for _, c := range d.Waiting {
-		r.Waiting = append(r.Waiting, engi.ToolCall(c))
-	}
-	for _, x := range d.Decided {
-		r.Decided = append(r.Decided, engi.CallDecision(x))
-	}
+	r.Waiting = mapped(d.Waiting, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
+	r.Decided = mapped(d.Decided, func(x agentDecision) engi.CallDecision { return engi.CallDecision(x) })
 	r.Error = d.Error.decode()
 	r.Spec.Owner, r.Spec.Agent, r.Spec.System, r.Spec.Input, r.Spec.Output = r.Owner, d.Agent, d.System, d.Input, d.Shape
 	r.Spec.Sandbox, r.Spec.Session, r.Spec.Scopes = r.Sandbox, r.Session, d.Scopes
-	return r, nil
+	return nil
 }
 
-func encodeImages(images []engi.Image) (all []agentImage) {
-	for _, img := range images {
-		all = append(all, agentImage(img))
-	}
-	return all
+func encodeImages(images []engi.Image) []agentImage {
+	return mapped(images, func(img engi.Image) agentImage { return agentImage(img) })
 }
 
-func decodeImages(images []agentImage) (all []engi.Image) {
-	for _, img := range images {
-		all = append(all, engi.Image(img))
-	}
-	return all
+func decodeImages(images []agentImage) []engi.Image {
+	return mapped(images, func(img agentImage) engi.Image { return engi.Image(img) })
 }
 
 func encodeMessage(m engi.Message) (string, error) {
 	d := agentMessage{Role: string(m.Role), Text: m.Text, Thought: m.Thought, Images: encodeImages(m.Images)}
-	for _, c := range m.Calls {
-		d.Calls = append(d.Calls, agentCall(c))
-	}
+	d.Calls = mapped(m.Calls, func(c engi.ToolCall) agentCall { return agentCall(c) })
 	for _, r := range m.Results {
 		d.Results = append(d.Results, agentResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: encodeImages(r.Images), Failed: r.Failed})
 	}
 	if m.Signed != nil {
 		d.Signed = &agentSigned{Model: m.Signed.Model}
-		for _, p := range m.Signed.Parts {
-			d.Signed.Parts = append(d.Signed.Parts, agentPart(p))
-		}
+		d.Signed.Parts = mapped(m.Signed.Parts, func(p engi.MessagePart) agentPart { return agentPart(p) })
 	}
 	return encode("message", d)
 }
@@ -217,17 +199,13 @@ func decodeMessage(text string) (engi.Message, error) {
 		return engi.Message{}, err
 	}
 	m := engi.Message{Role: engi.Role(d.Role), Text: d.Text, Thought: d.Thought, Images: decodeImages(d.Images)}
-	for _, c := range d.Calls {
-		m.Calls = append(m.Calls, engi.ToolCall(c))
-	}
+	m.Calls = mapped(d.Calls, func(c agentCall) engi.ToolCall { return engi.ToolCall(c) })
 	for _, r := range d.Results {
 		m.Results = append(m.Results, engi.ToolResult{Call: r.Call, Name: r.Name, Text: r.Text, Images: decodeImages(r.Images), Failed: r.Failed})
 	}
 	if d.Signed != nil {
 		m.Signed = &engi.SignedParts{Model: d.Signed.Model}
-		for _, p := range d.Signed.Parts {
-			m.Signed.Parts = append(m.Signed.Parts, engi.MessagePart(p))
-		}
+		m.Signed.Parts = mapped(d.Signed.Parts, func(p agentPart) engi.MessagePart { return engi.MessagePart(p) })
 	}
 	return m, nil
 }
@@ -263,21 +241,14 @@ func scanMessage(row scanner) (m engi.Message, err error) {
 
 func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Message) (err error) {
 	defer engi.Annotate(&err, "record run %s", r.ID)
-	values, err := agentValues(r)
-	if err != nil {
-		return err
-	}
 	return s.db.tx(ctx, func(t *tx) error {
-		if _, err := t.exec(ctx, `INSERT INTO agent_runs (`+agentColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...); err != nil {
-			if engi.Is(err, engi.Conflict) {
-				return engi.Errorf(engi.Conflict, "a run with this idempotency key exists")
-			}
+		if err := s.put(ctx, t, &r); err != nil {
 			return err
 		}
 		if _, err := putMessages(ctx, t, r.ID, 0, messages); err != nil {
 			return err
 		}
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunStarted, map[string]any{
+		return s.record(ctx, t, &r, engi.EventRunStarted, map[string]any{
 			"agent": r.Agent, "model": r.Model, "conversation_id": r.Conversation, "sandbox_id": r.Sandbox, "session": r.Session, "workspace": r.Workspace,
 		})
 	})
@@ -285,16 +256,12 @@ func (s agentStore) Put(ctx context.Context, r agent.Record, messages []engi.Mes
 
 func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages []engi.Message) (err error) {
 	defer engi.Annotate(&err, "record run %s", r.ID)
-	values, err := agentValues(r)
-	if err != nil {
-		return err
-	}
 	return s.db.tx(ctx, func(t *tx) error {
-		was, err := first(ctx, t, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE id = ?`, r.ID)
+		was, err := s.one(ctx, t, when(`id = ?`, r.ID))
 		if err != nil {
 			return err
 		}
-		if _, err := t.exec(ctx, `UPDATE agent_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, values[3], values[5], values[7], values[0]); err != nil {
+		if err := s.save(ctx, t, &r); err != nil {
 			return err
 		}
 		before, err := putMessages(ctx, t, r.ID, n, messages)
@@ -328,14 +295,14 @@ func (s agentStore) Update(ctx context.Context, r agent.Record, n int, messages 
 		if r.Error != nil {
 			data.Error, data.Kind = r.Error.Text, r.Error.Kind.String()
 		}
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventRunEnded, data)
+		return s.record(ctx, t, &r, engi.EventRunEnded, data)
 	})
 }
 
 // messageEvents appends events for the change of message old to m: a step of the
 // model, calls that may have started, results.
 func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, old, m engi.Message) error {
-	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
+	record := func(kind string, data any) error { return s.record(ctx, t, &r, kind, data) }
 	switch {
 	case m.Role == engi.RoleAssistant && old.Role == "":
 		calls := make([]map[string]string, len(m.Calls))
@@ -362,7 +329,7 @@ func (s agentStore) messageEvents(ctx context.Context, t *tx, r agent.Record, ol
 // decisionEvents appends events for calls that started to wait for a decision since was, and
 // for calls that received one.
 func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Record) error {
-	record := func(kind string, data any) error { return t.record(ctx, r.Owner, string(r.ID), kind, data) }
+	record := func(kind string, data any) error { return s.record(ctx, t, &r, kind, data) }
 	for _, c := range r.Waiting {
 		if slices.Contains(was.Waiting, c) {
 			continue
@@ -384,26 +351,12 @@ func (s agentStore) decisionEvents(ctx context.Context, t *tx, was, r agent.Reco
 
 const maxEventText = 4 << 10 // maximum bytes of a text in an event
 
-var errNoRun = engi.Errorf(engi.NotFound, "there is no such run").WithRemedy("'engi agent runs' shows yours")
-
-func (s agentStore) one(ctx context.Context, query string, args ...any) (agent.Record, error) {
-	return first(ctx, s.db.read, errNoRun, scanAgent, `SELECT `+agentColumns+` FROM agent_runs WHERE `+query, args...)
-}
-
-func (s agentStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (agent.Record, error) {
-	return s.one(ctx, `owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
-}
-
-func (s agentStore) Get(ctx context.Context, viewer engi.Viewer, id engi.RunID) (agent.Record, error) {
-	return s.one(ctx, `id = ? AND (? = '*' OR owner = ?)`, id, viewer, viewer)
-}
-
 func (s agentStore) List(ctx context.Context, viewer engi.Viewer, f agent.Filter) ([]agent.Record, error) {
 	var w where
-	w.and(viewer != engi.Everyone, `owner = ?`, viewer)
+	w.owned(viewer)
 	w.and(f.Conversation != "", `conversation = ?`, f.Conversation)
 	w.and(f.Running, `state = 'running'`)
-	return list(ctx, s.db.read, scanAgent, `SELECT `+agentColumns+` FROM agent_runs`+w.String()+` ORDER BY seq DESC LIMIT ?`, append(w.args, limit(f.Limit))...)
+	return s.all(ctx, w, `seq DESC`, f.Limit)
 }
 
 func (s agentStore) Messages(ctx context.Context, id engi.RunID) ([]engi.Message, error) {

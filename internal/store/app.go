@@ -12,17 +12,28 @@ import (
 )
 
 // appStore implements [app.Store].
-type appStore struct{ db *DB }
+type appStore struct {
+	table[app.Record, engi.AppID]
+}
 
 var _ app.Store = appStore{}
 
 // Apps returns the store of apps.
-func Apps(db *DB) app.Store { return appStore{db} }
+func Apps(db *DB) app.Store {
+	return appStore{table[app.Record, engi.AppID]{
+		db: db, name: "apps", noun: "app", columns: `id, owner, name, created, used, idempotency, fingerprint, detail`, newest: true,
+		fields: func(r *app.Record) []any {
+			return []any{
+				&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint,
+				derived{func() (string, error) { return db.encodeApp(r) }, func(text string) error { return db.decodeApp(text, r) }},
+			}
+		},
+		missing: engi.Errorf(engi.NotFound, "there is no such app").WithRemedy("'engi app list' shows yours"),
+		exists:  engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name"),
+	}}
+}
 
-const (
-	appColumns  = `id, owner, name, created, used, idempotency, fingerprint, detail`
-	fileColumns = `path, size, mode, digest, blob`
-)
+const fileColumns = `path, size, mode, digest, blob`
 
 // appDetail holds the fields of an app that no query selects by.
 type appDetail struct {
@@ -73,28 +84,21 @@ type revisionDetail struct {
 	Changed []engi.AppChange `json:"changed,omitempty"`
 }
 
-var (
-	errNoApp      = engi.Errorf(engi.NotFound, "there is no such app").WithRemedy("'engi app list' shows yours")
-	errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows the revisions that are kept")
-)
+var errNoRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi app history' shows the revisions that are kept")
 
 // appKey returns the key of an app's event with a prefix, so that it differs from keys of
 // other events.
 func appKey(id engi.AppID, key string) string { return "app\x1f" + string(id) + "\x1f" + key }
 
-// appValues returns the values of appColumns.
-func (db *DB) appValues(r app.Record) ([]any, error) {
+// encodeApp returns the detail of an app.
+func (db *DB) encodeApp(r *app.Record) (string, error) {
 	var p *publication
 	if x := r.Published; x.Revision != 0 {
 		p = &publication{Revision: x.Revision, At: nanos(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}
-	detail, err := db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
+	return db.closeDetail("apps", string(r.ID), r.Owner, &appDetail{
 		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Port: r.Port, Revision: r.Revision, Applying: r.Applying, Editing: r.Editing, Error: keepError(r.Error), Metadata: r.Metadata, Boots: r.Boots, Undo: r.Undo, Env: r.Env, Network: r.Network, Alerts: r.Alerts, Published: p, Snapshots: r.Snapshots, Stray: r.Stray, AttemptOf: r.AttemptOf, Workspace: r.Workspace, Directory: r.Directory, Start: r.Start, Ahead: r.Ahead,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
 }
 
 func (d *appDetail) secret() (sealedPart, bool, error) { return networkPart(d.Env, d.Network) }
@@ -107,15 +111,12 @@ func (d *appDetail) show(p sealedPart) error {
 	return decode("network policy", string(p.Network), &d.Network)
 }
 
-func (db *DB) scanApp(row scanner) (r app.Record, err error) {
-	var detail string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
-		return r, err
-	}
+// decodeApp sets the fields of r that are in its detail.
+func (db *DB) decodeApp(text string, r *app.Record) error {
 	var d appDetail
-	lost, err := db.openDetail("apps", string(r.ID), r.Owner, detail, &d)
+	lost, err := db.openDetail("apps", string(r.ID), r.Owner, text, &d)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if lost {
 		d.Network = lostNetwork
@@ -127,25 +128,17 @@ func (db *DB) scanApp(row scanner) (r app.Record, err error) {
 	if x := d.Published; x != nil {
 		r.Published = engi.Publication{Revision: x.Revision, At: moment(x.At), Files: x.Files, Bytes: x.Bytes, Private: x.Private}
 	}
-	return r, nil
+	return nil
 }
 
 func (s appStore) Put(ctx context.Context, r app.Record) (err error) {
 	defer engi.Annotate(&err, "record app %s", r.ID)
-	return s.db.tx(ctx, func(t *tx) error { return s.put(ctx, t, r, nil) })
+	return s.db.tx(ctx, func(t *tx) error { return s.insert(ctx, t, r, nil) })
 }
 
-// put adds an app, with additional data in its event.
-func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]any) error {
-	values, err := s.db.appValues(r)
-	if err != nil {
-		return err
-	}
-	_, err = t.exec(ctx, `INSERT INTO apps (`+appColumns+`) VALUES (`+marks(8)+`)`, values...)
-	if engi.Is(err, engi.Conflict) {
-		return engi.Errorf(engi.Conflict, "there is an app of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
-	}
-	if err != nil {
+// insert adds an app, with additional data in its event.
+func (s appStore) insert(ctx context.Context, t *tx, r app.Record, more map[string]any) error {
+	if err := s.put(ctx, t, &r); err != nil {
 		return err
 	}
 	data := map[string]any{"name": r.Name, "template": r.Template, "metadata": r.Metadata}
@@ -153,48 +146,14 @@ func (s appStore) put(ctx context.Context, t *tx, r app.Record, more map[string]
 	return t.recordFirst(ctx, r.Owner, string(r.ID), engi.EventAppCreated, data)
 }
 
-func (s appStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (app.Record, error) {
-	var w where
-	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
-	w.ownedFew(viewer)
-	return named(ctx, s.db.read, "app", errNoApp, func(r app.Record) engi.Owner { return r.Owner }, s.db.scanApp,
-		`SELECT `+appColumns+` FROM apps`+w.String()+` ORDER BY id = ? DESC, owner = '' DESC LIMIT 2`, append(w.args, idOrName)...)
-}
-
-func (s appStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (app.Record, error) {
-	return first(ctx, s.db.read, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
-}
-
-func (s appStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]app.Record, error) {
-	var w where
-	w.owned(viewer)
-	return listPage(ctx, s.db, p, s.db.scanApp, appColumns, "apps", w, true, "seq")
-}
-
 func (s appStore) Change(ctx context.Context, id engi.AppID, f func(*app.Record, app.Tx) error) (r app.Record, err error) {
 	defer engi.Annotate(&err, "record app %s", id)
-	err = s.db.tx(ctx, func(t *tx) error {
-		if r, err = first(ctx, t, errNoApp, s.db.scanApp, `SELECT `+appColumns+` FROM apps WHERE id = ?`, id); err != nil {
-			return err
-		}
-		if err := f(&r, appTx{ctx, t, r.ID, r.Owner}); err != nil {
-			return err
-		}
-		values, err := s.db.appValues(r)
-		if err != nil {
-			return err
-		}
-		_, err = t.exec(ctx, `UPDATE apps SET (`+appColumns+`) = (`+marks(8)+`) WHERE id = ?`, append(values, id)...)
-		return err
-	})
-	return r, err
+	return s.change(ctx, when(`id = ?`, id), func(t *tx, r *app.Record) error { return f(r, appTx{ctx, t, r.ID, r.Owner}) })
 }
 
 func (s appStore) Remove(ctx context.Context, id engi.AppID) (err error) {
 	defer engi.Annotate(&err, "remove app %s", id)
-	return change(ctx, s.db, errNoApp, s.db.scanApp, func(t *tx, r app.Record) error {
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventAppRemoved, map[string]any{"name": r.Name})
-	}, `DELETE FROM apps WHERE id = ? RETURNING `+appColumns, id)
+	return s.remove(ctx, when(`id = ?`, id), engi.EventAppRemoved, func(r app.Record) any { return map[string]any{"name": r.Name} })
 }
 
 func (s appStore) EventByIdempotencyKey(ctx context.Context, owner engi.Owner, app engi.AppID, key string) (idempotency.Event, error) {
@@ -202,22 +161,25 @@ func (s appStore) EventByIdempotencyKey(ctx context.Context, owner engi.Owner, a
 }
 
 func (s appStore) Revisions(ctx context.Context, app engi.AppID, p engi.Paging) ([]engi.Revision, error) {
-	var w where
-	w.and(true, `app = ?`, app)
+	return listRevisions(ctx, s.db, p, scanRevision, `SELECT app, number, created, detail FROM app_revisions`, when(`app = ?`, app),
+		func(number int64) (engi.Revision, error) { return s.Revision(ctx, app, number) })
+}
+
+// listRevisions returns a page of the history that from and w select, newest first; one finds the revision that the page follows.
+func listRevisions[R any](ctx context.Context, db *DB, p engi.Paging, scan func(scanner) (R, error), from string, w where, one func(number int64) (R, error)) ([]R, error) {
 	if p.After != "" {
 		after, err := strconv.ParseInt(p.After, 10, 64)
 		if err != nil {
 			return nil, p.Lost()
 		}
-		if _, err := s.Revision(ctx, app, after); err != nil {
-			if engi.Is(err, engi.NotFound) {
-				return nil, p.Lost()
-			}
+		if _, err := one(after); engi.Is(err, engi.NotFound) {
+			return nil, p.Lost()
+		} else if err != nil {
 			return nil, err
 		}
 		w.and(true, `number < ?`, after)
 	}
-	return list(ctx, s.db.read, scanRevision, `SELECT app, number, created, detail FROM app_revisions`+w.String()+` ORDER BY number DESC LIMIT ?`, append(w.args, limit(p.Limit))...)
+	return list(ctx, db.read, scan, from+w.String()+` ORDER BY number DESC LIMIT ?`, append(w.args, limit(p.Limit))...)
 }
 
 func (s appStore) Revision(ctx context.Context, app engi.AppID, number int64) (engi.Revision, error) {

@@ -18,14 +18,22 @@ import (
 )
 
 // docStore implements [docs.Store].
-type docStore struct{ db *DB }
+type docStore struct {
+	table[docs.Record, engi.DocumentID]
+}
 
 var _ docs.Store = docStore{}
 
 // Docs returns the store of documents and modules.
-func Docs(db *DB) docs.Store { return docStore{db} }
-
-const docColumns = `id, shelf, package, place, title, bytes, module, detail`
+func Docs(db *DB) docs.Store {
+	return docStore{table[docs.Record, engi.DocumentID]{
+		db: db, name: "docs", noun: "document", columns: `id, shelf, package, place, title, bytes, module, detail`,
+		fields: func(r *docs.Record) []any {
+			module := r.Module != nil
+			return []any{&r.ID, &r.Collection, &r.Package, &r.Key, &r.Title, &r.Bytes, &module, derived{func() (string, error) { return encodeDoc(r) }, func(text string) error { return decodeDoc(text, r) }}}
+		},
+	}}
+}
 
 // docDetail holds the fields of a record that no query selects by.
 type docDetail struct {
@@ -67,20 +75,16 @@ func (f docStore) Put(ctx context.Context, r docs.Record, pieces []docs.Chunk, q
 		if err := withinQuota(ctx, t, r, quota); err != nil {
 			return err
 		}
-		detail, err := docText(r)
-		if err != nil {
-			return err
-		}
-		values := []any{string(r.ID), r.Collection, r.Package, r.Key, r.Title, r.Bytes, r.Module != nil, detail}
+		values := f.fields(&r)
 		if seq == 0 {
-			res, err := t.run(ctx, `INSERT INTO docs (`+docColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, values...)
+			res, err := t.run(ctx, `INSERT INTO docs (`+f.columns+`) VALUES (`+marks(len(values))+`)`, values...)
 			if err != nil {
 				return fault(ctx, err)
 			}
 			if seq, err = res.LastInsertId(); err != nil {
 				return fault(ctx, err)
 			}
-		} else if _, err := t.exec(ctx, `UPDATE docs SET (`+docColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?) WHERE seq = ?`, append(values, seq)...); err != nil {
+		} else if _, err := t.exec(ctx, `UPDATE docs SET (`+f.columns+`) = (`+marks(len(values))+`) WHERE seq = ?`, append(values, seq)...); err != nil {
 			return err
 		}
 		if pieces == nil {
@@ -286,10 +290,9 @@ func (f docStore) Records(ctx context.Context, q docs.Filter) ([]docs.Record, er
 			some = append(some, `seq IN (SELECT seq FROM docs`+one.String()+` ORDER BY package, title, seq LIMIT ?)`)
 			args = append(append(args, one.args...), p.Limit)
 		}
-		return list(ctx, f.db.read, scanDoc,
-			`SELECT `+docColumns+` FROM docs WHERE `+strings.Join(some, ` OR `)+` ORDER BY package, title, seq LIMIT ?`, append(args, p.Limit)...)
+		return f.all(ctx, when(strings.Join(some, ` OR `), args...), `package, title, seq`, p.Limit)
 	}
-	return listPage(ctx, f.db, q.Page, scanDoc, docColumns, `docs`, w, false, `package`, `title`, `seq`)
+	return f.page(ctx, q.Page, w, false, `package`, `title`, `seq`)
 }
 
 func (f docStore) Remove(ctx context.Context, collection string, ids []engi.DocumentID) error {
@@ -397,7 +400,8 @@ func vectorOf(b []byte) []float32 {
 	return v
 }
 
-func docText(r docs.Record) (string, error) {
+// encodeDoc returns the detail of a document.
+func encodeDoc(r *docs.Record) (string, error) {
 	d := docDetail{
 		Owner: r.Owner, URL: r.URL, Fetched: r.Fetched, Chunks: r.Chunks, Digest: r.Digest, State: r.State, Checked: nanos(r.Checked), Changed: nanos(r.Changed),
 		Configured: r.Configured, ETag: r.ETag, Modified: r.Modified, Uses: r.Imports,
@@ -409,15 +413,11 @@ func docText(r docs.Record) (string, error) {
 	return encode("document", d)
 }
 
-func scanDoc(rows scanner) (r docs.Record, err error) {
-	var module bool
-	var text string
-	if err := rows.Scan(&r.ID, &r.Collection, &r.Package, &r.Key, &r.Title, &r.Bytes, &module, &text); err != nil {
-		return r, err
-	}
+// decodeDoc sets the fields of r that are in its detail.
+func decodeDoc(text string, r *docs.Record) error {
 	var d docDetail
-	if err := decode("document "+string(r.ID), text, &d); err != nil {
-		return r, err
+	if err := decode("detail", text, &d); err != nil {
+		return err
 	}
 	r.Owner, r.URL, r.Fetched, r.Chunks, r.Digest, r.State = d.Owner, d.URL, d.Fetched, d.Chunks, d.Digest, d.State
 	r.Checked, r.Changed = moment(d.Checked), moment(d.Changed)
@@ -428,5 +428,5 @@ func scanDoc(rows scanner) (r docs.Record, err error) {
 			Path: m.Path, Description: m.Description, Exports: m.Exports, Usage: m.Usage, Scope: m.Scope, Source: m.Source, Session: m.Session, Saved: moment(m.Saved),
 		}
 	}
-	return r, nil
+	return nil
 }

@@ -259,9 +259,7 @@ func encodeDetail(r fleet.Record) (string, error) {
 			Duration:      int64(a.Duration), Queued: int64(a.Queued), Claim: int64(a.Claim),
 			Warm: a.Warm, Tier: string(a.Tier), NotEnforced: a.NotEnforced, Error: a.Error,
 		}
-		for _, f := range a.Artifacts {
-			d.Result.Artifacts = append(d.Result.Artifacts, fleetArtifact(f))
-		}
+		d.Result.Artifacts = mapped(a.Artifacts, func(f engi.Artifact) fleetArtifact { return fleetArtifact(f) })
 	}
 	return encode("execution", d)
 }
@@ -288,9 +286,7 @@ func decodeDetail(text string, r *fleet.Record) error {
 			Duration:      time.Duration(a.Duration), Queued: time.Duration(a.Queued), Claim: time.Duration(a.Claim),
 			Warm: a.Warm, Tier: engi.Tier(a.Tier), NotEnforced: a.NotEnforced, Error: a.Error,
 		}
-		for _, f := range a.Artifacts {
-			r.Result.Artifacts = append(r.Result.Artifacts, engi.Artifact(f))
-		}
+		r.Result.Artifacts = mapped(a.Artifacts, func(f fleetArtifact) engi.Artifact { return engi.Artifact(f) })
 	}
 	return nil
 }

@@ -11,12 +11,28 @@ import (
 )
 
 // A functionStore stores runs of durable functions.
-type functionStore struct{ db *DB }
+type functionStore struct {
+	table[function.Record, engi.FunctionRunID]
+}
 
 // Functions returns the store of runs of durable functions.
-func Functions(db *DB) function.Store { return functionStore{db} }
+func Functions(db *DB) function.Store {
+	return functionStore{table[function.Record, engi.FunctionRunID]{
+		db: db, name: "function_runs", noun: "run", columns: `id, owner, function, event, name, tick, state, ended, detail`,
+		fields: func(r *function.Record) []any {
+			return []any{
+				&r.ID, &r.Owner, &r.Function, &r.Event, &r.Type, &r.Key, &r.State, (*stamp)(&r.Ended),
+				derived{func() (string, error) { return encodeFnRun(r) }, func(text string) error { return decodeFnRun(text, r) }},
+			}
+		},
+	}}
+}
 
-const fnRunColumns = `id, owner, function, event, name, tick, state, ended, detail`
+// of returns the table with the error that there is no run id.
+func (s functionStore) of(id engi.FunctionRunID) table[function.Record, engi.FunctionRunID] {
+	s.missing = engi.Errorf(engi.NotFound, "there is no run %.60q of a function", id).WithRemedy("'engi events runs' shows yours")
+	return s.table
+}
 
 // fnRunDetail holds the fields of a run that no query selects by.
 type fnRunDetail struct {
@@ -55,7 +71,8 @@ type fnStepDetail struct {
 	Ended    int64           `json:"ended,omitempty"`
 }
 
-func fnRunDetailOf(r function.Record) (string, error) {
+// encodeFnRun returns the detail of a run.
+func encodeFnRun(r *function.Record) (string, error) {
 	d := fnRunDetail{
 		Attempt: r.Attempt, Output: r.Output, Error: keepError(r.Error), Cancel: r.CancelRequested,
 		Created: nanos(r.Created), Started: nanos(r.Started), Next: nanos(r.NextAttempt), Position: r.Position,
@@ -69,18 +86,14 @@ func fnRunDetailOf(r function.Record) (string, error) {
 	return encode("run", d)
 }
 
-func scanFnRun(row scanner) (r function.Record, err error) {
-	var ended int64
-	var text string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Function, &r.Event, &r.Type, &r.Key, &r.State, &ended, &text); err != nil {
-		return r, err
-	}
+// decodeFnRun sets the fields of r that are in its detail.
+func decodeFnRun(text string, r *function.Record) error {
 	var d fnRunDetail
-	if err := decode("run "+string(r.ID), text, &d); err != nil {
-		return r, err
+	if err := decode("detail", text, &d); err != nil {
+		return err
 	}
 	r.Attempt, r.Output, r.Error, r.CancelRequested = d.Attempt, d.Output, d.Error.decode(), d.Cancel
-	r.Created, r.Started, r.NextAttempt, r.Ended = moment(d.Created), moment(d.Started), moment(d.Next), moment(ended)
+	r.Created, r.Started, r.NextAttempt = moment(d.Created), moment(d.Started), moment(d.Next)
 	r.Position = d.Position
 	if w := d.Wait; w != nil {
 		r.Wait = &engi.FunctionWait{Step: w.Step, Types: w.Types, Subject: w.Subject, After: w.After, Until: moment(w.Until)}
@@ -88,7 +101,7 @@ func scanFnRun(row scanner) (r function.Record, err error) {
 	if w := d.Waited; w != nil {
 		r.Waited = &function.Waited{Step: w.Step, Until: moment(w.Until), Result: w.Result}
 	}
-	return r, nil
+	return nil
 }
 
 func (s functionStore) Send(ctx context.Context, spec engi.EventSpec, runs []function.Record) (e engi.Event, err error) {
@@ -118,12 +131,8 @@ func (s functionStore) Put(ctx context.Context, r function.Record) error {
 
 // insert adds a run unless a run with its key exists.
 func (s functionStore) insert(ctx context.Context, t *tx, r function.Record) (fresh bool, err error) {
-	detail, err := fnRunDetailOf(r)
-	if err != nil {
-		return false, err
-	}
-	n, err := t.exec(ctx, `INSERT INTO function_runs (`+fnRunColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`,
-		r.ID, r.Owner, r.Function, r.Event, r.Type, r.Key, r.State, nanos(r.Ended), detail)
+	values := s.fields(&r)
+	n, err := t.exec(ctx, `INSERT INTO function_runs (`+s.columns+`) VALUES (`+marks(len(values))+`) ON CONFLICT (tick) WHERE tick <> '' DO NOTHING`, values...)
 	if err != nil || n == 0 {
 		return false, err
 	}
@@ -157,7 +166,7 @@ func (s functionStore) event(ctx context.Context, t *tx, r function.Record) erro
 	if len(r.Output) <= shownOutput {
 		data.Output = r.Output
 	}
-	return t.record(ctx, r.Owner, string(r.ID), engi.EventFunctionPrefix+string(r.State), data)
+	return s.record(ctx, t, &r, engi.EventFunctionPrefix+string(r.State), data)
 }
 
 // A shownWait is what a run waits for, in an event.
@@ -219,7 +228,7 @@ func (s functionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, k
 func (s functionStore) Runs(ctx context.Context, viewer engi.Viewer, f function.Filter) ([]function.Record, error) {
 	var w where
 	order := "DESC"
-	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
+	w.owned(viewer)
 	w.and(f.Event != "", `event = ?`, string(f.Event))
 	w.and(f.Type != "", `name = ?`, f.Type)
 	w.and(f.Function != "", `function = ?`, f.Function)
@@ -229,17 +238,11 @@ func (s functionStore) Runs(ctx context.Context, viewer engi.Viewer, f function.
 		order = "ASC"
 		w.and(true, `ended = 0`)
 	}
-	return list(ctx, s.db.read, scanFnRun, `SELECT `+fnRunColumns+` FROM function_runs`+w.String()+` ORDER BY seq `+order+` LIMIT ?`, append(w.args, limit(f.Limit))...)
+	return s.all(ctx, w, `seq `+order, f.Limit)
 }
-
-func noFnRun(id engi.FunctionRunID) error {
-	return engi.Errorf(engi.NotFound, "there is no run %.60q of a function", id).WithRemedy("'engi events runs' shows yours")
-}
-
-const oneFnRun = `SELECT ` + fnRunColumns + ` FROM function_runs WHERE id = ? AND (? = '*' OR owner = ?)`
 
 func (s functionStore) Run(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID) (r function.Record, err error) {
-	if r, err = first(ctx, s.db.read, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
+	if r, err = s.of(id).Get(ctx, viewer, id); err != nil {
 		return r, err
 	}
 	r.Steps, err = list(ctx, s.db.read, func(row scanner) (step engi.FunctionStep, err error) {
@@ -259,27 +262,13 @@ func (s functionStore) Run(ctx context.Context, viewer engi.Viewer, id engi.Func
 }
 
 func (s functionStore) Update(ctx context.Context, viewer engi.Viewer, id engi.FunctionRunID, change func(*function.Record) error) (r function.Record, err error) {
-	err = s.db.tx(ctx, func(t *tx) error {
-		if r, err = first(ctx, t, noFnRun(id), scanFnRun, oneFnRun, id, viewer, viewer); err != nil {
-			return err
-		}
+	return s.of(id).change(ctx, seen(viewer, `id = ?`, id), func(t *tx, r *function.Record) error {
 		before := r.State
-		if err := change(&r); err != nil {
+		if err := change(r); err != nil || r.State == before {
 			return err
 		}
-		detail, err := fnRunDetailOf(r)
-		if err != nil {
-			return err
-		}
-		if _, err := t.exec(ctx, `UPDATE function_runs SET state = ?, ended = ?, detail = ? WHERE id = ?`, r.State, nanos(r.Ended), detail, id); err != nil {
-			return err
-		}
-		if r.State == before {
-			return nil
-		}
-		return s.event(ctx, t, r)
+		return s.event(ctx, t, *r)
 	})
-	return r, err
 }
 
 func (s functionStore) Step(ctx context.Context, r function.Record, step engi.FunctionStep) error {

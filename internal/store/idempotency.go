@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -25,17 +24,14 @@ func (s idempotencyStore) Reserve(ctx context.Context, r idempotency.Reservation
 		`INSERT INTO idempotency (owner, key, fingerprint, ids, done, created) VALUES (?, ?, ?, ?, ?, ?)
 		ON CONFLICT (owner, key) DO UPDATE SET fingerprint = excluded.fingerprint, ids = excluded.ids, done = excluded.done, created = excluded.created
 		WHERE idempotency.created < ?`,
-		r.Owner, r.Key, r.Fingerprint, strings.Join(r.IDs, " "), r.Done, nanos(r.Created), nanos(r.Created.Add(-keepReservations)))
+		r.Owner, r.Key, r.Fingerprint, wordList[string](r.IDs), r.Done, nanos(r.Created), nanos(r.Created.Add(-keepReservations)))
 	if err != nil || n == 1 {
 		return r, n == 1, err
 	}
 	// A missing reservation was released a moment ago.
 	missing := engi.Errorf(engi.Unavailable, "another request with this key has just failed").WithRetry(engi.Retry{AfterMillis: 100})
 	r, err = first(ctx, s.db.read, missing, func(row scanner) (idempotency.Reservation, error) {
-		var ids string
-		var created int64
-		err := row.Scan(&r.Fingerprint, &ids, &r.Done, &created)
-		r.IDs, r.Created = strings.Fields(ids), moment(created)
+		err := row.Scan(&r.Fingerprint, (*wordList[string])(&r.IDs), &r.Done, (*stamp)(&r.Created))
 		return r, err
 	}, `SELECT fingerprint, ids, done, created FROM idempotency WHERE owner = ? AND key = ?`, r.Owner, r.Key)
 	return r, false, err
@@ -44,7 +40,7 @@ func (s idempotencyStore) Reserve(ctx context.Context, r idempotency.Reservation
 func (s idempotencyStore) Finish(ctx context.Context, r idempotency.Reservation) (err error) {
 	defer engi.Annotate(&err, "finish idempotency key")
 	return s.db.tx(ctx, func(t *tx) error {
-		if _, err := t.exec(ctx, `UPDATE idempotency SET done = 1, ids = ? WHERE owner = ? AND key = ?`, strings.Join(r.IDs, " "), r.Owner, r.Key); err != nil {
+		if _, err := t.exec(ctx, `UPDATE idempotency SET done = 1, ids = ? WHERE owner = ? AND key = ?`, wordList[string](r.IDs), r.Owner, r.Key); err != nil {
 			return err
 		}
 		_, err := t.exec(ctx, `DELETE FROM idempotency WHERE created < ?`, nanos(time.Now().Add(-keepReservations)))

@@ -94,7 +94,7 @@ func (s appStore) Branch(ctx context.Context, r app.Record, rev engi.Revision, b
 		if _, err := first(ctx, t, errNoRevision, value[int], `SELECT 1 FROM app_revisions r JOIN apps a ON a.id = r.app WHERE app = ? AND number = ? AND owner = ?`, rev.From, rev.Of, r.Owner); err != nil {
 			return err
 		}
-		if err := s.put(ctx, t, r, map[string]any{"from_id": rev.From, "of": rev.Of}); err != nil {
+		if err := s.insert(ctx, t, r, map[string]any{"from_id": rev.From, "of": rev.Of}); err != nil {
 			return err
 		}
 		x := appTx{ctx, t, r.ID, r.Owner}

@@ -165,6 +165,16 @@ func (w *where) owned(viewer engi.Viewer) {
 	w.and(viewer != engi.Everyone, `owner = ?`, string(viewer))
 }
 
+// when returns a condition.
+func when(text string, args ...any) where { return where{[]string{text}, args} }
+
+// seen returns a condition that selects few records, of which viewer sees those.
+func seen(viewer engi.Viewer, text string, args ...any) where {
+	w := when(text, args...)
+	w.ownedFew(viewer)
+	return w
+}
+
 // ownedFew is owned for queries whose other conditions leave few records. The plus keeps SQLite
 // from using the index of all of the owner's records.
 func (w *where) ownedFew(viewer engi.Viewer) {
@@ -201,19 +211,6 @@ func moment(n int64) time.Time {
 	return time.Unix(0, n).UTC()
 }
 
-// A stamp scans a time that nanos returned: Scan((*stamp)(&x.Created)).
-type stamp time.Time
-
-// Scan implements [sql.Scanner].
-func (s *stamp) Scan(v any) error {
-	n, ok := v.(int64)
-	if !ok {
-		return engi.Errorf(engi.Internal, "a time is stored as %T", v)
-	}
-	*s = stamp(moment(n))
-	return nil
-}
-
 func nullable(s string) any {
 	if s == "" {
 		return nil
@@ -237,6 +234,18 @@ func decode(what, text string, v any) error {
 		return engi.Errorf(engi.Internal, "decode %s: the record is damaged", what)
 	}
 	return nil
+}
+
+// mapped returns the results of f for all items; nil if there are none.
+func mapped[A, B any](items []A, f func(A) B) []B {
+	if len(items) == 0 {
+		return nil
+	}
+	all := make([]B, len(items))
+	for i, x := range items {
+		all[i] = f(x)
+	}
+	return all
 }
 
 // keptError is an error in the detail of a record.

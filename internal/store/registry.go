@@ -2,19 +2,28 @@ package store
 
 import (
 	"context"
-	"strings"
 
 	"github.com/engi-dev/engi/internal/engi"
 	"github.com/engi-dev/engi/internal/sandbox/disk/registry"
 )
 
 // registryStore implements [registry.Store].
-type registryStore struct{ db *DB }
+type registryStore struct {
+	table[registry.Template, string]
+}
 
 var _ registry.Store = registryStore{}
 
 // Registry returns the store of package registry's templates.
-func Registry(db *DB) registry.Store { return registryStore{db} }
+func Registry(db *DB) registry.Store {
+	return registryStore{table[registry.Template, string]{
+		db: db, name: "e2b_templates", noun: "template", columns: `id, owner, name, detail, created, updated`,
+		fields: func(x *registry.Template) []any {
+			return []any{&x.ID, &x.Owner, &x.Name, derived{func() (string, error) { return encodeTemplate(x) }, func(text string) error { return decodeTemplate(text, x) }}, (*stamp)(&x.Created), (*stamp)(&x.Updated)}
+		},
+		missing: engi.Errorf(engi.NotFound, "no such template"),
+	}}
+}
 
 // registryDetail holds the fields of a template that no query selects by.
 type registryDetail struct {
@@ -41,72 +50,62 @@ type registryTag struct {
 	Created int64  `json:"created"`
 }
 
-func (s registryStore) Put(ctx context.Context, x registry.Template) (err error) {
-	defer engi.Annotate(&err, "put template %s", x.ID)
+// encodeTemplate returns the detail of a template.
+func encodeTemplate(x *registry.Template) (string, error) {
 	var d registryDetail
 	for _, b := range x.Builds {
 		d.Builds = append(d.Builds, registryBuild{ID: b.ID, State: string(b.State), Template: b.Template, Snapshot: string(b.Snapshot), Tags: b.Tags, Size: fleetSize(b.Size), Reason: b.Reason, Step: b.Step, Created: nanos(b.Created), Updated: nanos(b.Updated)})
 	}
-	for _, g := range x.Tags {
-		d.Tags = append(d.Tags, registryTag{g.Name, g.Build, nanos(g.Created)})
-	}
-	detail, err := encode("template", d)
-	if err != nil {
-		return err
-	}
+	d.Tags = mapped(x.Tags, func(g registry.Tag) registryTag { return registryTag{g.Name, g.Build, nanos(g.Created)} })
+	return encode("template", d)
+}
+
+func (s registryStore) Put(ctx context.Context, x registry.Template) (err error) {
+	defer engi.Annotate(&err, "put template %s", x.ID)
 	return s.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO e2b_templates (id, owner, name, detail, created, updated) VALUES (?, ?, ?, ?, ?, ?)
+		_, err := t.exec(ctx, `INSERT INTO e2b_templates (`+s.columns+`) VALUES (`+marks(6)+`)
 			ON CONFLICT (id) DO UPDATE SET owner = excluded.owner, name = excluded.name, detail = excluded.detail, updated = excluded.updated`,
-			x.ID, x.Owner, x.Name, detail, nanos(x.Created), nanos(x.Updated))
+			s.fields(&x)...)
 		if engi.Is(err, engi.Conflict) {
 			return engi.Errorf(engi.Conflict, "there is a template %q", x.Name)
 		}
 		if err != nil {
 			return err
 		}
-		keep, args := make([]string, len(x.Builds)), []any{x.ID}
-		for i, b := range x.Builds {
-			keep[i], args = "?", append(args, b.ID)
+		args := []any{x.ID}
+		for _, b := range x.Builds {
+			args = append(args, b.ID)
 		}
-		if _, err := t.exec(ctx, `DELETE FROM e2b_lines WHERE template = ? AND build NOT IN (`+strings.Join(keep, ",")+`)`, args...); err != nil {
-			return err
-		}
-		return nil
+		_, err = t.exec(ctx, `DELETE FROM e2b_lines WHERE template = ? AND build NOT IN (`+marks(len(x.Builds))+`)`, args...)
+		return err
 	})
 }
 
-const registryColumns = `id, owner, name, detail, created, updated`
-
 func (s registryStore) Get(ctx context.Context, viewer engi.Viewer, idOrName string) (registry.Template, error) {
-	return first(ctx, s.db.read, errNoTemplate, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates
-		WHERE (id = ? OR name = ?) AND (? = '*' OR owner = ?) ORDER BY id = ? DESC, owner LIMIT 1`, idOrName, idOrName, viewer, viewer, idOrName)
+	w := seen(viewer, `(id = ? OR name = ?)`, idOrName, idOrName)
+	return first(ctx, s.db.read, s.missing, s.scan, s.query(w)+` ORDER BY id = ? DESC, owner LIMIT 1`, append(w.args, idOrName)...)
 }
-
-var errNoTemplate = engi.Errorf(engi.NotFound, "no such template")
 
 func (s registryStore) List(ctx context.Context, viewer engi.Viewer) ([]registry.Template, error) {
 	var w where
 	w.owned(viewer)
-	return list(ctx, s.db.read, scanRegistry, `SELECT `+registryColumns+` FROM e2b_templates`+w.String()+` ORDER BY name, id`, w.args...)
+	return s.all(ctx, w, `name, id`, 0)
 }
 
-func scanRegistry(row scanner) (t registry.Template, err error) {
-	var detail string
-	if err := row.Scan(&t.ID, &t.Owner, &t.Name, &detail, (*stamp)(&t.Created), (*stamp)(&t.Updated)); err != nil {
-		return t, err
-	}
+// decodeTemplate sets the fields of t that are in its detail.
+func decodeTemplate(text string, t *registry.Template) error {
 	var d registryDetail
-	if err := decode("template "+t.ID, detail, &d); err != nil {
-		return t, err
+	if err := decode("detail", text, &d); err != nil {
+		return err
 	}
 	for _, b := range d.Builds {
 		t.Builds = append(t.Builds, registry.Build{ID: b.ID, State: registry.BuildState(b.State), Template: b.Template, Snapshot: engi.SnapshotID(b.Snapshot),
 			Tags: b.Tags, Size: engi.Size(b.Size), Reason: b.Reason, Step: b.Step, Created: moment(b.Created), Updated: moment(b.Updated)})
 	}
-	for _, g := range d.Tags {
-		t.Tags = append(t.Tags, registry.Tag{Name: g.Name, Build: g.Build, Created: moment(g.Created)})
-	}
-	return t, nil
+	t.Tags = mapped(d.Tags, func(g registryTag) registry.Tag {
+		return registry.Tag{Name: g.Name, Build: g.Build, Created: moment(g.Created)}
+	})
+	return nil
 }
 
 func (s registryStore) Remove(ctx context.Context, id string) error {
@@ -118,12 +117,10 @@ func (s registryStore) AddLines(ctx context.Context, template, build string, lin
 	defer engi.Annotate(&err, "log build %s", build)
 	return s.db.tx(ctx, func(t *tx) error {
 		for _, l := range lines {
-			_, err := t.exec(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
-				template, build, nanos(l.Time), l.Level, l.Step, l.Text)
-			if engi.Is(err, engi.NotFound) {
-				return errNoTemplate
-			}
-			if err != nil {
+			if _, err := t.exec(ctx, `INSERT INTO e2b_lines (template, build, time, level, step, text) VALUES (?, ?, ?, ?, ?, ?)`,
+				template, build, nanos(l.Time), l.Level, l.Step, l.Text); engi.Is(err, engi.NotFound) {
+				return s.missing
+			} else if err != nil {
 				return err
 			}
 		}

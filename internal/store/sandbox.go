@@ -300,18 +300,12 @@ type lifeNetworkLimits struct {
 	Total          int64 `json:"total,omitempty"`
 }
 
-func encodeRequests(rules []engi.RequestRule) (list []lifeRequest) {
-	for _, r := range rules {
-		list = append(list, lifeRequest(r))
-	}
-	return list
+func encodeRequests(rules []engi.RequestRule) []lifeRequest {
+	return mapped(rules, func(r engi.RequestRule) lifeRequest { return lifeRequest(r) })
 }
 
-func decodeRequests(list []lifeRequest) (rules []engi.RequestRule) {
-	for _, r := range list {
-		rules = append(rules, engi.RequestRule(r))
-	}
-	return rules
+func decodeRequests(list []lifeRequest) []engi.RequestRule {
+	return mapped(list, func(r lifeRequest) engi.RequestRule { return engi.RequestRule(r) })
 }
 
 func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
@@ -319,9 +313,7 @@ func encodeNetwork(n engi.NetworkPolicy) lifeNetwork {
 	for _, g := range n.Grants {
 		d.Grants = append(d.Grants, lifeGrant{Secret: g.Secret, Hosts: g.Hosts, As: string(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip, Requests: encodeRequests(g.Requests)})
 	}
-	for _, h := range n.Headers {
-		d.Headers = append(d.Headers, lifeHeaders(h))
-	}
+	d.Headers = mapped(n.Headers, func(h engi.HeaderRule) lifeHeaders { return lifeHeaders(h) })
 	if n.Limits != (engi.NetworkLimits{}) {
 		d.Limits = new(lifeNetworkLimits(n.Limits))
 	}
@@ -334,9 +326,7 @@ func decodeNetwork(d lifeNetwork) engi.NetworkPolicy {
 		n.Grants = append(n.Grants, engi.Grant{Secret: g.Secret, Hosts: g.Hosts, As: engi.GrantUse(g.As), Name: g.Name, Format: g.Format, Env: g.Env, Strip: g.Strip,
 			Requests: decodeRequests(g.Requests)})
 	}
-	for _, h := range d.Headers {
-		n.Headers = append(n.Headers, engi.HeaderRule(h))
-	}
+	n.Headers = mapped(d.Headers, func(h lifeHeaders) engi.HeaderRule { return engi.HeaderRule(h) })
 	if d.Limits != nil {
 		n.Limits = engi.NetworkLimits(*d.Limits)
 	}
@@ -377,9 +367,7 @@ func (db *DB) encodeLife(s *fleet.SandboxRecord) (string, error) {
 		Throttled:   s.Throttled,
 		Notes:       s.Notes,
 	}
-	for _, v := range s.Volumes {
-		d.Volumes = append(d.Volumes, lifeVolume(v))
-	}
+	d.Volumes = mapped(s.Volumes, func(v engi.VolumeMount) lifeVolume { return lifeVolume(v) })
 	return db.closeDetail("sandboxes", string(s.ID), s.Owner, &d)
 }
 
@@ -441,9 +429,7 @@ func (d lifeDetail) restore(s *fleet.SandboxRecord) {
 	s.Snapshot = engi.SnapshotID(d.Snapshot)
 	s.CPUQuota, s.Throttled = engi.CPUQuota{VCPUs: d.Quota, Window: time.Duration(d.Window), Credit: time.Duration(d.Credit)}, d.Throttled
 	s.Metadata, s.Env, s.Notes = d.Metadata, d.Env, d.Notes
-	for _, v := range d.Volumes {
-		s.Volumes = append(s.Volumes, engi.VolumeMount(v))
-	}
+	s.Volumes = mapped(d.Volumes, func(v lifeVolume) engi.VolumeMount { return engi.VolumeMount(v) })
 	s.Ports = engi.PortPolicy{Private: d.Private, Host: d.Host}
 	s.Disk = d.Disk
 }

@@ -10,14 +10,26 @@ import (
 )
 
 // sessionStore implements [session.Store].
-type sessionStore struct{ db *DB }
+type sessionStore struct {
+	table[session.Record, engi.SessionID]
+}
 
 var _ session.Store = sessionStore{}
 
 // Sessions returns the store of sessions.
-func Sessions(db *DB) session.Store { return sessionStore{db} }
-
-const sessionColumns = `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`
+func Sessions(db *DB) session.Store {
+	return sessionStore{table[session.Record, engi.SessionID]{
+		db: db, name: "sessions", noun: "session", columns: `id, owner, name, volume, sandbox, created, used, ended, idempotency, fingerprint, detail`,
+		fields: func(r *session.Record) []any {
+			return []any{
+				&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint,
+				derived{func() (string, error) { return db.encodeSession(r) }, func(text string) error { return db.decodeSession(text, r) }},
+			}
+		},
+		missing: errNoSession,
+		exists:  engi.Errorf(engi.Conflict, "a session with that name or idempotency key exists").WithRemedy("use it, terminate it, or choose another name"),
+	}}
+}
 
 // sessionDetail holds the fields of a session that no query selects by.
 type sessionDetail struct {
@@ -52,52 +64,25 @@ type sessionDetail struct {
 	Sealed []byte `json:"sealed,omitempty"` // replaces Env and Network if one of them may be secret
 }
 
-// sessionValues returns the values of sessionColumns.
-func (db *DB) sessionValues(r session.Record) ([]any, error) {
-	detail, err := db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
+// encodeSession returns the detail of a session.
+func (db *DB) encodeSession(r *session.Record) (string, error) {
+	return db.closeDetail("sessions", string(r.ID), r.Owner, &sessionDetail{
 		Mode: r.Mode, Persistence: r.Persistence, Template: r.Template, Workspace: r.Workspace, Size: r.Size, Capacity: r.Capacity, TTL: r.TTL, Dormancy: r.Dormancy, Network: r.Network, Metadata: r.Metadata, Env: r.Env, Git: r.Git, MaxDuration: r.MaxDuration, Boots: r.Boots, Why: r.EndReason, Cleared: r.Cleared,
 		Saved: r.Saved, Filled: r.Filled, Changed: r.Changed, GivenUp: r.GivenUp, State: r.State, Attached: r.Attached, Overlay: r.Overlay, Stale: r.Stale, CPUQuota: r.CPUQuota, Freed: r.Freed,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return []any{
-		string(r.ID), string(r.Owner), r.Name, string(r.Volume), string(r.Sandbox), nanos(r.Created), nanos(r.Used), nanos(r.Ended),
-		r.Idempotency, r.Fingerprint, detail,
-	}, nil
 }
 
 func (f sessionStore) Put(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
-	values, err := f.db.sessionValues(r)
-	if err != nil {
-		return err
-	}
-	return f.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO sessions (`+sessionColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, values...)
-		if engi.Is(err, engi.Conflict) {
-			return engi.Errorf(engi.Conflict, "a session with that name or idempotency key exists").WithRemedy("use it, terminate it, or choose another name")
-		}
-		if err != nil {
-			return err
-		}
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventSessionCreated, map[string]any{
-			"name": r.Name, "mode": r.Mode, "persistence": r.Persistence, "template": r.Template, "metadata": r.Metadata,
-		})
+	return f.add(ctx, &r, engi.EventSessionCreated, map[string]any{
+		"name": r.Name, "mode": r.Mode, "persistence": r.Persistence, "template": r.Template, "metadata": r.Metadata,
 	})
 }
 
 func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 	defer engi.Annotate(&err, "record session %s", r.ID)
-	values, err := f.db.sessionValues(r)
-	if err != nil {
-		return err
-	}
 	return f.db.tx(ctx, func(t *tx) error {
-		if _, err := first(ctx, t, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE id = ?`, r.ID); err != nil {
-			return err
-		}
-		if _, err := t.exec(ctx, `UPDATE sessions SET (`+sessionColumns+`) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) WHERE id = ?`, append(values, r.ID)...); err != nil {
+		if err := f.save(ctx, t, &r); err != nil {
 			return err
 		}
 		for _, x := range r.Steps {
@@ -108,16 +93,14 @@ func (f sessionStore) Save(ctx context.Context, r session.Record) (err error) {
 			if x.To == engi.SessionTerminated {
 				data["reason"] = r.EndReason
 			}
-			if err := t.record(ctx, r.Owner, string(r.ID), x.From.Event(x.To), data); err != nil {
+			if err := f.record(ctx, t, &r, x.From.Event(x.To), data); err != nil {
 				return err
 			}
 		}
-		if r.Note != nil {
-			if err := t.record(ctx, r.Owner, string(r.ID), r.Note.Type, r.Note.Data); err != nil {
-				return err
-			}
+		if r.Note == nil {
+			return nil
 		}
-		return nil
+		return f.record(ctx, t, &r, r.Note.Type, r.Note.Data)
 	})
 }
 
@@ -125,26 +108,16 @@ var errNoSession = engi.Errorf(engi.NotFound, "there is no such session").WithRe
 
 // Find prefers the session that has the name now to the last one that had it earlier.
 func (f sessionStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (session.Record, error) {
-	now, then := where{}, where{}
-	now.and(true, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName)
-	now.ownedFew(viewer)
-	then.and(true, `name = ? AND name <> '' AND ended > 0`, idOrName)
-	then.ownedFew(viewer)
-	r, err := named(ctx, f.db.read, "session", errNoSession, func(r session.Record) engi.Owner { return r.Owner }, f.db.scanSession,
-		`SELECT `+sessionColumns+` FROM sessions`+now.String()+` ORDER BY owner = '' DESC LIMIT 2`, now.args...)
+	r, err := f.named(ctx, seen(viewer, `(id = ? OR name = ? AND ended = 0 AND name <> '')`, idOrName, idOrName))
 	if !engi.Is(err, engi.NotFound) {
 		return r, err
 	}
-	return first(ctx, f.db.read, errNoSession, f.db.scanSession,
-		`SELECT `+sessionColumns+` FROM sessions`+then.String()+` ORDER BY ended DESC LIMIT 1`, then.args...)
+	w := seen(viewer, `name = ? AND name <> '' AND ended > 0`, idOrName)
+	return first(ctx, f.db.read, f.missing, f.scan, f.query(w)+` ORDER BY ended DESC LIMIT 1`, w.args...)
 }
 
 func (f sessionStore) All(ctx context.Context) ([]session.Record, error) {
-	return list(ctx, f.db.read, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions ORDER BY seq DESC`)
-}
-
-func (f sessionStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (session.Record, error) {
-	return first(ctx, f.db.read, errNoSession, f.db.scanSession, `SELECT `+sessionColumns+` FROM sessions WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
+	return f.all(ctx, where{}, `seq DESC`, 0)
 }
 
 func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
@@ -152,15 +125,12 @@ func (f sessionStore) Forget(ctx context.Context, id engi.SessionID) error {
 	return err
 }
 
-func (db *DB) scanSession(row scanner) (r session.Record, err error) {
-	var detail string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, &r.Volume, &r.Sandbox, (*stamp)(&r.Created), (*stamp)(&r.Used), (*stamp)(&r.Ended), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
-		return r, err
-	}
+// decodeSession sets the fields of r that are in its detail.
+func (db *DB) decodeSession(text string, r *session.Record) error {
 	var d sessionDetail
-	lost, err := db.openDetail("sessions", string(r.ID), r.Owner, detail, &d)
+	lost, err := db.openDetail("sessions", string(r.ID), r.Owner, text, &d)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if lost {
 		d.Network = lostNetwork
@@ -174,7 +144,7 @@ func (db *DB) scanSession(row scanner) (r session.Record, err error) {
 	r.Mode, r.Persistence, r.Template, r.Workspace, r.Size, r.Capacity, r.TTL, r.Dormancy = d.Mode, d.Persistence, d.Template, d.Workspace, d.Size, d.Capacity, d.TTL, d.Dormancy
 	r.Network, r.Metadata, r.Env, r.Git, r.Boots, r.EndReason, r.Cleared = d.Network, d.Metadata, d.Env, d.Git, d.Boots, d.Why, d.Cleared
 	r.MaxDuration, r.Saved, r.Filled, r.Changed, r.GivenUp, r.Attached, r.Overlay, r.Stale, r.CPUQuota, r.Freed = d.MaxDuration, d.Saved, d.Filled, d.Changed, d.GivenUp, d.Attached, d.Overlay, d.Stale, d.CPUQuota, d.Freed
-	return r, nil
+	return nil
 }
 
 func (d *sessionDetail) secret() (sealedPart, bool, error) { return networkPart(d.Env, d.Network) }

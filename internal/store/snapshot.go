@@ -9,14 +9,30 @@ import (
 )
 
 // snapshotStore implements [snapshot.Store].
-type snapshotStore struct{ db *DB }
+type snapshotStore struct {
+	table[engi.Snapshot, engi.SnapshotID]
+}
 
 var _ snapshot.Store = snapshotStore{}
 
 // Snapshots returns the store of snapshots.
-func Snapshots(db *DB) snapshot.Store { return snapshotStore{db} }
-
-const snapshotColumns = `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`
+func Snapshots(db *DB) snapshot.Store {
+	return snapshotStore{table[engi.Snapshot, engi.SnapshotID]{
+		db: db, name: "snapshots", noun: "snapshot", columns: `id, owner, name, sandbox, template, digest, tier, size, env, disk, bytes, created, used, expires`,
+		fields: func(s *engi.Snapshot) []any {
+			size := derived{func() (string, error) { return encodeSize(s.Size) }, func(text string) (err error) {
+				s.Size, err = decodeSize(text)
+				return err
+			}}
+			env := derived{func() (string, error) { return db.encodeEnv(string(s.ID), s.Owner, s.Env) }, func(text string) (err error) {
+				s.Env, _, err = db.decodeEnv(string(s.ID), s.Owner, text)
+				return err
+			}}
+			return []any{&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, size, env, &s.Disk, &s.Bytes, (*stamp)(&s.Created), (*stamp)(&s.Used), (*stamp)(&s.Expires)}
+		},
+		missing: engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours"),
+	}}
+}
 
 // snapshotsSeen selects the snapshots that exist at a time.
 func snapshotsSeen(now time.Time) (w where) {
@@ -26,26 +42,16 @@ func snapshotsSeen(now time.Time) (w where) {
 
 func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 	defer engi.Annotate(&err, "record snapshot %s", s.ID)
-	size, err := encodeSize(s.Size)
-	if err != nil {
-		return err
-	}
-	env, err := f.db.encodeEnv(string(s.ID), s.Owner, s.Env)
-	if err != nil {
-		return err
-	}
 	return f.db.tx(ctx, func(t *tx) error {
 		if s.Name != "" {
 			if _, err := t.exec(ctx, `UPDATE snapshots SET name = '' WHERE owner = ? AND name = ?`, s.Owner, s.Name); err != nil {
 				return err
 			}
 		}
-		if _, err := t.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
-			s.ID, s.Owner, s.Name, s.Sandbox, s.Template, s.Digest, s.Tier, size, env, s.Disk, s.Bytes,
-			nanos(s.Created), nanos(s.Used), nanos(s.Expires)); err != nil {
+		if err := f.with("removed", func(*engi.Snapshot) any { return 0 }).put(ctx, t, &s); err != nil {
 			return err
 		}
-		if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotCreated, map[string]any{
+		if err := f.record(ctx, t, &s, engi.EventSnapshotCreated, map[string]any{
 			"name": s.Name, "sandbox_id": s.Sandbox, "template": s.Template, "disk_only": s.Disk, "bytes": s.Bytes,
 		}); err != nil {
 			return err
@@ -65,16 +71,13 @@ func (f snapshotStore) Put(ctx context.Context, s engi.Snapshot) (err error) {
 
 func (f snapshotStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string, now time.Time) (engi.Snapshot, error) {
 	if idOrName == "" {
-		return engi.Snapshot{}, errNoSnapshot
+		return engi.Snapshot{}, f.missing
 	}
 	w := snapshotsSeen(now)
 	w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
 	w.ownedFew(viewer)
-	return named(ctx, f.db.read, "snapshot", errNoSnapshot, func(s engi.Snapshot) engi.Owner { return s.Owner }, f.db.scanSnapshot,
-		`SELECT `+snapshotColumns+` FROM snapshots`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
+	return f.named(ctx, w)
 }
-
-var errNoSnapshot = engi.Errorf(engi.NotFound, "there is no such snapshot").WithRemedy("'engi snapshot list' shows yours")
 
 func (f snapshotStore) List(ctx context.Context, viewer engi.Viewer, q snapshot.Filter) ([]engi.Snapshot, error) {
 	w := snapshotsSeen(q.Now)
@@ -88,7 +91,7 @@ func (f snapshotStore) List(ctx context.Context, viewer engi.Viewer, q snapshot.
 	} else {
 		w.owned(viewer)
 	}
-	return listPage(ctx, f.db, q.Page, f.db.scanSnapshot, snapshotColumns, `snapshots`, w, true, `seq`)
+	return f.page(ctx, q.Page, w, true, `seq`)
 }
 
 func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Time) error {
@@ -97,7 +100,7 @@ func (f snapshotStore) Touch(ctx context.Context, id engi.SnapshotID, at time.Ti
 }
 
 func (f snapshotStore) Remove(ctx context.Context, id engi.SnapshotID) error {
-	return f.remove(ctx, errNoSnapshot, "removed", `id = ?`, id)
+	return f.remove(ctx, f.missing, "removed", `id = ?`, id)
 }
 
 func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
@@ -108,12 +111,12 @@ func (f snapshotStore) Expire(ctx context.Context, now time.Time) error {
 // if there are none.
 func (f snapshotStore) remove(ctx context.Context, missing error, why, condition string, arg any) error {
 	return f.db.tx(ctx, func(t *tx) error {
-		gone, err := list(ctx, t, f.db.scanSnapshot, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+snapshotColumns, arg)
+		gone, err := list(ctx, t, f.scan, `UPDATE snapshots SET removed = 1, name = '' WHERE removed = 0 AND `+condition+` RETURNING `+f.columns, arg)
 		if err != nil {
 			return err
 		}
 		for _, s := range gone {
-			if err := t.record(ctx, s.Owner, string(s.ID), engi.EventSnapshotRemoved, map[string]any{"sandbox_id": s.Sandbox, "reason": why}); err != nil {
+			if err := f.record(ctx, t, &s, engi.EventSnapshotRemoved, map[string]any{"sandbox_id": s.Sandbox, "reason": why}); err != nil {
 				return err
 			}
 		}
@@ -131,16 +134,4 @@ func (f snapshotStore) Usage(ctx context.Context, owner engi.Owner) (count int, 
 func (f snapshotStore) Forget(ctx context.Context, id engi.SnapshotID) error {
 	_, err := f.db.exec(ctx, `DELETE FROM snapshots WHERE id = ? AND removed = 1`, id)
 	return err
-}
-
-func (db *DB) scanSnapshot(row scanner) (s engi.Snapshot, err error) {
-	var size, env string
-	if err := row.Scan(&s.ID, &s.Owner, &s.Name, &s.Sandbox, &s.Template, &s.Digest, &s.Tier, &size, &env, &s.Disk, &s.Bytes, (*stamp)(&s.Created), (*stamp)(&s.Used), (*stamp)(&s.Expires)); err != nil {
-		return s, err
-	}
-	if s.Size, err = decodeSize(size); err != nil {
-		return s, err
-	}
-	s.Env, _, err = db.decodeEnv(string(s.ID), s.Owner, env)
-	return s, err
 }

@@ -14,8 +14,8 @@
 //
 // To add a resource, add a numbered file migrations/NNNNN_name.sql with its goose
 // "-- +goose Up" part (numbers are never reused, and files never edited after a
-// release), and a file name.go with a type around *DB that reads with list and
-// first and writes with DB.tx, and a constructor named after the resource.
+// release), and a file name.go with a type that embeds a table, whose statements most
+// methods need, and a constructor named after the resource.
 package store
 
 import (

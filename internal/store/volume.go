@@ -9,39 +9,33 @@ import (
 )
 
 // volumeStore implements [volume.Store].
-type volumeStore struct{ db *DB }
+type volumeStore struct {
+	table[volume.Record, engi.VolumeID]
+}
 
 var _ volume.Store = volumeStore{}
 
 // Volumes returns the store of volumes.
-func Volumes(db *DB) volume.Store { return volumeStore{db} }
-
-const volumeColumns = `id, owner, name, capacity, used, holder, image, created, accessed, ttl`
+func Volumes(db *DB) volume.Store {
+	return volumeStore{table[volume.Record, engi.VolumeID]{
+		db: db, name: "volumes", noun: "volume", columns: `id, owner, name, capacity, used, holder, image, created, accessed, ttl`,
+		fields: func(r *volume.Record) []any {
+			return []any{&r.ID, &r.Owner, &r.Name, &r.Capacity, &r.Used, &r.Holder, &r.Image, (*stamp)(&r.Created), (*stamp)(&r.Accessed), &r.TTL}
+		},
+		missing: engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours"),
+		exists:  engi.Errorf(engi.Conflict, "a volume with that name exists").WithRemedy("use it, remove it, or choose another name"),
+	}}
+}
 
 func (f volumeStore) Put(ctx context.Context, r volume.Record) (err error) {
 	defer engi.Annotate(&err, "record volume %s", r.ID)
-	return f.db.tx(ctx, func(t *tx) error {
-		_, err := t.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`, removed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)`,
-			r.ID, r.Owner, r.Name, r.Capacity, r.Used, r.Holder, r.Image, nanos(r.Created), nanos(r.Accessed), int64(r.TTL))
-		if engi.Is(err, engi.Conflict) {
-			return engi.Errorf(engi.Conflict, "a volume with that name exists").WithRemedy("use it, remove it, or choose another name")
-		}
-		if err != nil {
-			return err
-		}
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventVolumeCreated, map[string]any{"name": r.Name, "capacity": r.Capacity})
-	})
+	return f.with("removed", func(*volume.Record) any { return 0 }).
+		add(ctx, &r, engi.EventVolumeCreated, map[string]any{"name": r.Name, "capacity": r.Capacity})
 }
 
 func (f volumeStore) Find(ctx context.Context, viewer engi.Viewer, idOrName string) (volume.Record, error) {
-	var w where
-	w.and(true, `removed = 0 AND (id = ? OR name = ?)`, idOrName, idOrName)
-	w.ownedFew(viewer)
-	return named(ctx, f.db.read, "volume", errNoVolume, func(r volume.Record) engi.Owner { return r.Owner }, scanVolume,
-		`SELECT `+volumeColumns+` FROM volumes`+w.String()+` ORDER BY owner = '' DESC LIMIT 2`, w.args...)
+	return f.named(ctx, seen(viewer, `removed = 0 AND (id = ? OR name = ?)`, idOrName, idOrName))
 }
-
-var errNoVolume = engi.Errorf(engi.NotFound, "there is no such volume").WithRemedy("'engi volume list' shows yours")
 
 func (f volumeStore) List(ctx context.Context, viewer engi.Viewer, q volume.Filter) ([]volume.Record, error) {
 	var w where
@@ -51,7 +45,7 @@ func (f volumeStore) List(ctx context.Context, viewer engi.Viewer, q volume.Filt
 	w.and(q.Held || q.Holder != "", `holder <> ''`)
 	w.and(q.Holder != "", `holder = ?`, q.Holder)
 	w.and(!q.Expired.IsZero(), `ttl > 0 AND accessed + ttl < ? AND holder = ''`, nanos(q.Expired))
-	return listPage(ctx, f.db, q.Page, scanVolume, volumeColumns, `volumes`, w, false, byName(viewer)...)
+	return f.page(ctx, q.Page, w, false, byName(viewer)...)
 }
 
 func (f volumeStore) Pass(ctx context.Context, id engi.VolumeID, from, to engi.SandboxID, at time.Time) error {
@@ -84,7 +78,7 @@ func (f volumeStore) Remove(ctx context.Context, id engi.VolumeID, before time.T
 // If no row changed, it reports the reason.
 func (f volumeStore) change(ctx context.Context, id engi.VolumeID, kind string, data any, update string, args ...any) error {
 	return f.db.tx(ctx, func(t *tx) error {
-		before, err := first(ctx, t, errNoVolume, scanVolume, `SELECT `+volumeColumns+` FROM volumes WHERE id = ? AND removed = 0`, id)
+		before, err := f.one(ctx, t, when(`id = ? AND removed = 0`, id))
 		if err != nil {
 			return err
 		}
@@ -110,9 +104,4 @@ func (f volumeStore) Usage(ctx context.Context, owner engi.Owner) (count int, by
 func (f volumeStore) Forget(ctx context.Context, id engi.VolumeID) error {
 	_, err := f.db.exec(ctx, `DELETE FROM volumes WHERE id = ? AND removed = 1`, id)
 	return err
-}
-
-func scanVolume(row scanner) (r volume.Record, err error) {
-	err = row.Scan(&r.ID, &r.Owner, &r.Name, &r.Capacity, &r.Used, &r.Holder, &r.Image, (*stamp)(&r.Created), (*stamp)(&r.Accessed), &r.TTL)
-	return r, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,18 +14,28 @@ import (
 )
 
 // workspaceStore implements [workspace.Store].
-type workspaceStore struct{ db *DB }
+type workspaceStore struct {
+	table[workspace.Record, engi.WorkspaceID]
+}
 
 var _ workspace.Store = workspaceStore{}
 
 // Workspaces returns the store of workspaces.
-func Workspaces(db *DB) workspace.Store { return workspaceStore{db} }
+func Workspaces(db *DB) workspace.Store {
+	return workspaceStore{table[workspace.Record, engi.WorkspaceID]{
+		db: db, name: "workspaces", noun: "workspace", columns: `id, owner, name, created, used, idempotency, fingerprint, detail`,
+		fields: func(r *workspace.Record) []any {
+			return []any{
+				&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint,
+				derived{func() (string, error) { return db.encodeWorkspace(r) }, func(text string) error { return db.decodeWorkspace(text, r) }},
+			}
+		},
+		missing: errNoWorkspace,
+		exists:  engi.Errorf(engi.Conflict, "there is a workspace of that name or idempotency key").WithRemedy("use it, remove it, or choose another name"),
+	}}
+}
 
-const (
-	workspaceColumns = `id, owner, name, created, used, idempotency, fingerprint, detail`
-	workspaceFrom    = `SELECT ` + workspaceColumns + ` FROM workspaces`
-	revisionFrom     = `SELECT number, created, detail FROM workspace_revisions`
-)
+const revisionFrom = `SELECT number, created, detail FROM workspace_revisions`
 
 // workspaceDetail holds the fields of a workspace that no query selects by.
 type workspaceDetail struct {
@@ -121,15 +130,13 @@ var (
 	errNoWorkspaceRevision = engi.Errorf(engi.NotFound, "there is no such revision").WithRemedy("'engi workspace history' shows them")
 )
 
-// workspaceValues returns the values of workspaceColumns.
-func (db *DB) workspaceValues(r workspace.Record) ([]any, error) {
+// encodeWorkspace returns the detail of a workspace.
+func (db *DB) encodeWorkspace(r *workspace.Record) (string, error) {
 	d := workspaceDetail{
 		Template: r.Template, State: r.State, Sandbox: r.Sandbox, Revision: r.Revision, Base: r.Base, Size: r.Size, Boots: r.Boots, Error: keepError(r.Error), Metadata: r.Metadata,
 		Secrets: map[string]keptSecret{},
 	}
-	for _, c := range r.Collaborators {
-		d.Collaborators = append(d.Collaborators, keptCollaborator(c))
-	}
+	d.Collaborators = mapped(r.Collaborators, func(c engi.Collaborator) keptCollaborator { return keptCollaborator(c) })
 	if r.Preview.Type != engi.PreviewNone {
 		d.Preview = new(keptPreview(r.Preview))
 	}
@@ -137,11 +144,7 @@ func (db *DB) workspaceValues(r workspace.Record) ([]any, error) {
 		d.Services = append(d.Services, keepService(s))
 		d.Secrets[s.Name] = keptSecret{s.Password, s.Env}
 	}
-	detail, err := db.closeDetail("workspaces", string(r.ID), r.Owner, &d)
-	if err != nil {
-		return nil, err
-	}
-	return []any{string(r.ID), string(r.Owner), r.Name, nanos(r.Created), nanos(r.Used), r.Idempotency, r.Fingerprint, detail}, nil
+	return db.closeDetail("workspaces", string(r.ID), r.Owner, &d)
 }
 
 func (d *workspaceDetail) secret() (sealedPart, bool, error) {
@@ -158,41 +161,26 @@ func (d *workspaceDetail) show(p sealedPart) error {
 	return decode("secrets of services", string(p.Services), &d.Secrets)
 }
 
-func (db *DB) scanWorkspace(row scanner) (r workspace.Record, err error) {
-	var detail string
-	if err := row.Scan(&r.ID, &r.Owner, &r.Name, (*stamp)(&r.Created), (*stamp)(&r.Used), &r.Idempotency, &r.Fingerprint, &detail); err != nil {
-		return r, err
-	}
+// decodeWorkspace sets the fields of r that are in its detail.
+func (db *DB) decodeWorkspace(text string, r *workspace.Record) error {
 	var d workspaceDetail
-	if _, err := db.openDetail("workspaces", string(r.ID), r.Owner, detail, &d); err != nil {
-		return r, err
+	if _, err := db.openDetail("workspaces", string(r.ID), r.Owner, text, &d); err != nil {
+		return err
 	}
 	r.Template, r.State, r.Sandbox, r.Revision, r.Base, r.Size, r.Boots = d.Template, d.State, d.Sandbox, d.Revision, d.Base, d.Size, d.Boots
 	r.Error, r.Metadata = d.Error.decode(), d.Metadata
-	for _, c := range d.Collaborators {
-		r.Collaborators = append(r.Collaborators, engi.Collaborator(c))
-	}
+	r.Collaborators = mapped(d.Collaborators, func(c keptCollaborator) engi.Collaborator { return engi.Collaborator(c) })
 	if d.Preview != nil {
 		r.Preview = engi.WorkspacePreview(*d.Preview)
 	}
-	for _, s := range d.Services {
-		r.Services = append(r.Services, s.decode(d.Secrets[s.Name]))
-	}
-	return r, nil
+	r.Services = mapped(d.Services, func(s keptService) workspace.ServiceRecord { return s.decode(d.Secrets[s.Name]) })
+	return nil
 }
 
 func (s workspaceStore) Put(ctx context.Context, r workspace.Record, f func(workspace.Tx) error) (err error) {
 	defer engi.Annotate(&err, "record workspace %s", r.ID)
 	return s.db.tx(ctx, func(t *tx) error {
-		values, err := s.db.workspaceValues(r)
-		if err != nil {
-			return err
-		}
-		_, err = t.exec(ctx, `INSERT INTO workspaces (`+workspaceColumns+`) VALUES (`+marks(8)+`)`, values...)
-		if engi.Is(err, engi.Conflict) {
-			return engi.Errorf(engi.Conflict, "there is a workspace of that name or idempotency key").WithRemedy("use it, remove it, or choose another name")
-		}
-		if err != nil {
+		if err := s.put(ctx, t, &r); err != nil {
 			return err
 		}
 		if err := t.collaborate(ctx, r); err != nil {
@@ -229,59 +217,40 @@ func (s workspaceStore) Find(ctx context.Context, viewer engi.Viewer, idOrName s
 	// A name alone is never that of a workspace that somebody else shares: sharing one must not
 	// make it the target of commands that were meant for another.
 	if i := strings.LastIndexByte(idOrName, '/'); i >= 0 {
-		w.and(true, `(owner = ? AND name = ?)`, idOrName[:i], idOrName[i+1:])
+		w = when(`(owner = ? AND name = ?)`, idOrName[:i], idOrName[i+1:])
 	} else if viewer == engi.Everyone {
-		w.and(true, `(id = ? OR name = ?)`, idOrName, idOrName)
+		w = when(`(id = ? OR name = ?)`, idOrName, idOrName)
 	} else {
-		w.and(true, `(id = ? OR name = ? AND owner = ?)`, idOrName, idOrName, string(viewer))
+		w = when(`(id = ? OR name = ? AND owner = ?)`, idOrName, idOrName, string(viewer))
 	}
 	w.shared(viewer)
-	all, err := list(ctx, s.db.read, s.db.scanWorkspace, workspaceFrom+w.String()+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(viewer.Owner()))...)
+	all, err := list(ctx, s.db.read, s.scan, s.query(w)+` ORDER BY id = ? DESC, owner = ? DESC LIMIT 2`, append(w.args, idOrName, string(viewer.Owner()))...)
 	switch {
 	case err != nil:
 		return none, err
 	case len(all) == 0:
-		return none, errNoWorkspace
+		return none, s.missing
 	case len(all) > 1 && all[0].Owner != viewer.Owner():
 		return none, engi.Errorf(engi.Conflict, "several owners have a workspace with this name").WithRemedy("use OWNER/NAME, or its ID")
 	}
 	return all[0], nil
 }
 
-func (s workspaceStore) ByIdempotencyKey(ctx context.Context, owner engi.Owner, key string) (workspace.Record, error) {
-	return first(ctx, s.db.read, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE owner = ? AND idempotency = ? AND idempotency <> ''`, owner, key)
-}
-
 func (s workspaceStore) List(ctx context.Context, viewer engi.Viewer, p engi.Paging) ([]workspace.Record, error) {
 	var w where
 	w.shared(viewer)
-	return listPage(ctx, s.db, p, s.db.scanWorkspace, workspaceColumns, "workspaces", w, true, "seq")
-}
-
-func (s workspaceStore) Count(ctx context.Context, owner engi.Owner) (int, error) {
-	return first(ctx, s.db.read, nil, value[int], `SELECT count(*) FROM workspaces WHERE owner = ?`, owner)
+	return s.page(ctx, p, w, true, `seq`)
 }
 
 func (s workspaceStore) Change(ctx context.Context, id engi.WorkspaceID, f func(*workspace.Record, workspace.Tx) error) (r workspace.Record, err error) {
 	defer engi.Annotate(&err, "record workspace %s", id)
-	err = s.db.tx(ctx, func(t *tx) error {
-		if r, err = first(ctx, t, errNoWorkspace, s.db.scanWorkspace, workspaceFrom+` WHERE id = ?`, id); err != nil {
-			return err
-		}
+	return s.change(ctx, when(`id = ?`, id), func(t *tx, r *workspace.Record) error {
 		before := slices.Clone(r.Collaborators)
-		if err := f(&r, workspaceTx{ctx, t, r.ID, r.Owner}); err != nil {
+		if err := f(r, workspaceTx{ctx, t, r.ID, r.Owner}); err != nil || slices.Equal(before, r.Collaborators) {
 			return err
 		}
-		values, err := s.db.workspaceValues(r)
-		if err != nil {
-			return err
-		}
-		if _, err = t.exec(ctx, `UPDATE workspaces SET (`+workspaceColumns+`) = (`+marks(8)+`) WHERE id = ?`, append(values, id)...); err != nil || slices.Equal(before, r.Collaborators) {
-			return err
-		}
-		return t.collaborate(ctx, r)
+		return t.collaborate(ctx, *r)
 	})
-	return r, err
 }
 
 func (s workspaceStore) Remove(ctx context.Context, id engi.WorkspaceID) (err error) {
@@ -290,31 +259,17 @@ func (s workspaceStore) Remove(ctx context.Context, id engi.WorkspaceID) (err er
 		if _, err := t.removeWorkflows(ctx, `workspace = ?`, id); err != nil {
 			return err
 		}
-		r, err := first(ctx, t, errNoWorkspace, s.db.scanWorkspace, `DELETE FROM workspaces WHERE id = ? RETURNING `+workspaceColumns, id)
+		r, err := first(ctx, t, s.missing, s.scan, `DELETE FROM workspaces WHERE id = ? RETURNING `+s.columns, id)
 		if err != nil {
 			return err
 		}
-		return t.record(ctx, r.Owner, string(r.ID), engi.EventWorkspaceRemoved, map[string]any{"name": r.Name})
+		return s.record(ctx, t, &r, engi.EventWorkspaceRemoved, map[string]any{"name": r.Name})
 	})
 }
 
 func (s workspaceStore) Revisions(ctx context.Context, id engi.WorkspaceID, p engi.Paging) ([]engi.WorkspaceRevision, error) {
-	var w where
-	w.and(true, `workspace = ?`, id)
-	if p.After != "" {
-		after, err := strconv.ParseInt(p.After, 10, 64)
-		if err != nil {
-			return nil, p.Lost()
-		}
-		if _, err := s.Revision(ctx, id, after); err != nil {
-			if engi.Is(err, engi.NotFound) {
-				return nil, p.Lost()
-			}
-			return nil, err
-		}
-		w.and(true, `number < ?`, after)
-	}
-	return list(ctx, s.db.read, scanWorkspaceRevision, revisionFrom+w.String()+` ORDER BY number DESC LIMIT ?`, append(w.args, limit(p.Limit))...)
+	return listRevisions(ctx, s.db, p, scanWorkspaceRevision, revisionFrom, when(`workspace = ?`, id),
+		func(number int64) (engi.WorkspaceRevision, error) { return s.Revision(ctx, id, number) })
 }
 
 func (s workspaceStore) Revision(ctx context.Context, id engi.WorkspaceID, number int64) (engi.WorkspaceRevision, error) {

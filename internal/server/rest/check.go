@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -100,6 +101,23 @@ func waitOf(text string) (time.Duration, error) {
 		return 0, invalid("query.wait", "%v", err)
 	}
 	return min(d.Std(), maxWait), nil
+}
+
+// await calls wait with an object's ID, for as long as the text says. It reports only why the wait was
+// broken off: the caller looks the object up afterwards, which reports all other errors again.
+func await[X any, ID ~string](c *call, text string, id ID, wait func(context.Context, engi.Viewer, ID) (X, error)) error {
+	most, err := waitOf(text)
+	if err != nil || most == 0 {
+		return err
+	}
+	waiting, cancel := c.waiting()
+	defer cancel()
+	ctx, cancel := context.WithTimeout(waiting, most)
+	defer cancel()
+	if _, err := wait(ctx, c.viewer(), id); err != nil && waiting.Err() != nil {
+		return orEnded(waiting, err)
+	}
+	return nil
 }
 
 // maxWait is the maximum duration of one long poll.

@@ -268,19 +268,10 @@ func (e *events) sent(c *call, x engi.Event, err error) (v1.Event, error) {
 
 // run returns a run when it has ended, or after the caller's waiting time.
 func (e *events) run(c *call, in *getFunctionRun) (v1.FunctionRun, error) {
-	wait, err := waitOf(in.Wait)
-	if err != nil {
+	if err := await(c, in.Wait, in.ID, e.functions.Wait); err != nil {
 		return v1.FunctionRun{}, err
 	}
-	waiting, cancel := c.waiting()
-	defer cancel()
-	ctx, cancel := context.WithTimeout(waiting, wait)
-	defer cancel()
-	x, err := e.functions.Wait(ctx, c.viewer(), in.ID)
-	if engi.Is(err, engi.Expired) && waiting.Err() == nil {
-		x, err = e.functions.Run(c, c.viewer(), in.ID) // the waiting time is over: return the run in its current state
-	}
-	return functionRunOf(x), orEnded(waiting, err)
+	return to(functionRunOf)(e.functions.Run(c, c.viewer(), in.ID))
 }
 
 func eventOf(x engi.Event) v1.Event {

@@ -202,19 +202,9 @@ func (x *executions) list(c *call, in *listExecutions) (v1.List[v1.ExecutionSumm
 var errCursor = invalid("query.cursor", "this is not a next_cursor of a page before")
 
 func (x *executions) get(c *call, in *getExecution) (v1.Execution, error) {
-	wait, err := waitOf(in.Wait)
-	if err != nil {
+	// If the run was refused, its record says so.
+	if err := await(c, in.Wait, in.ID, x.Wait); err != nil {
 		return v1.Execution{}, err
-	}
-	if wait > 0 {
-		waiting, cancel := c.waiting()
-		defer cancel()
-		ctx, cancel := context.WithTimeout(waiting, wait)
-		defer cancel()
-		// If the run was refused, its record says so; Get reports all other errors again.
-		if _, err := x.Wait(ctx, c.viewer(), in.ID); err != nil && waiting.Err() != nil {
-			return v1.Execution{}, orEnded(waiting, err)
-		}
 	}
 	found, err := x.Get(c, c.viewer(), in.ID)
 	if err != nil {

@@ -60,19 +60,8 @@ func Operations(service engi.Operations) Resource {
 }
 
 func (o *operations) get(c *call, in *getOperation) (v1.Operation, error) {
-	wait, err := waitOf(in.Wait)
-	if err != nil {
+	if err := await(c, in.Wait, in.ID, o.Wait); err != nil {
 		return v1.Operation{}, err
-	}
-	if wait > 0 {
-		waiting, cancel := c.waiting()
-		defer cancel()
-		ctx, cancel := context.WithTimeout(waiting, wait)
-		defer cancel()
-		// Get reports all other errors again.
-		if _, err := o.Wait(ctx, c.viewer(), in.ID); err != nil && waiting.Err() != nil {
-			return v1.Operation{}, orEnded(waiting, err)
-		}
 	}
 	return to(operationOf)(o.Get(c, c.viewer(), in.ID))
 }
