@@ -297,7 +297,7 @@ type workflowTx struct {
 }
 
 func (x workflowTx) Workspace() (engi.Workspace, error) {
-	r, err := first(x.ctx, x.t, errNoWorkspace, x.db.scanWorkspace, workspaceFrom+` WHERE id = ?`, x.id)
+	r, err := workspacesOf(x.db).one(x.ctx, x.t, when(`id = ?`, x.id))
 	return r.Workspace, err
 }
 

@@ -21,7 +21,9 @@ type workspaceStore struct {
 var _ workspace.Store = workspaceStore{}
 
 // Workspaces returns the store of workspaces.
-func Workspaces(db *DB) workspace.Store {
+func Workspaces(db *DB) workspace.Store { return workspacesOf(db) }
+
+func workspacesOf(db *DB) workspaceStore {
 	return workspaceStore{table[workspace.Record, engi.WorkspaceID]{
 		db: db, name: "workspaces", noun: "workspace", columns: `id, owner, name, created, used, idempotency, fingerprint, detail`,
 		fields: func(r *workspace.Record) []any {
