@@ -1,10 +1,6 @@
 package node
 
 import (
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/engi-dev/engi/internal/engi"
@@ -21,32 +17,9 @@ func (n *Node) openWorkspaces() error {
 		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
 		Network: n.packagesOnly(), Mongod: n.config.Workspaces.Mongod, MaxAwake: time.Duration(n.config.Sandboxes.Max),
 	})
-	templates, err := n.workflowTemplates()
+	templates, err := template.Load(n.config.Workflows.Templates)
 	n.workflows = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: n.workspaces, Templates: templates, Events: n.Events(), Log: n.log.With("component", "workflows")})
 	return err
-}
-
-// workflowTemplates returns engi's own templates of workflows, and those of the configuration, which replace own ones
-// of the same name.
-func (n *Node) workflowTemplates() ([]engi.WorkflowTemplate, error) {
-	all, file := template.Own(), n.config.Workflows.Templates
-	if file == "" {
-		return all, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "workflows.templates: %v", err)
-	}
-	theirs, err := template.Parse(text, os.DirFS(filepath.Dir(file)))
-	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "workflows.templates: %w", err)
-	}
-	for _, t := range theirs {
-		all = slices.DeleteFunc(all, func(own engi.WorkflowTemplate) bool { return own.Name == t.Name })
-	}
-	all = append(all, theirs...)
-	slices.SortFunc(all, func(a, b engi.WorkflowTemplate) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
 }
 
 // packagesOnly returns the policy of sandboxes that reach registries of packages only; on a

@@ -12,6 +12,8 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -81,6 +83,29 @@ func Own() []engi.WorkflowTemplate {
 		panic(err) // unreachable: tests parse it
 	}
 	return all
+}
+
+// Load returns engi's own templates and those of a YAML file, which replace own ones of the same name, ordered by
+// name. An empty name means no file. Load reports Invalid.
+func Load(file string) ([]engi.WorkflowTemplate, error) {
+	all := Own()
+	if file == "" {
+		return all, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, engi.Errorf(engi.Invalid, "workflows.templates: %v", err)
+	}
+	theirs, err := Parse(text, os.DirFS(filepath.Dir(file)))
+	if err != nil {
+		return nil, engi.Errorf(engi.KindOf(err), "workflows.templates: %w", err)
+	}
+	for _, t := range theirs {
+		all = slices.DeleteFunc(all, func(own engi.WorkflowTemplate) bool { return own.Name == t.Name })
+	}
+	all = append(all, theirs...)
+	slices.SortFunc(all, func(a, b engi.WorkflowTemplate) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
 }
 
 // Parse returns the templates that a YAML text defines, ordered by name. The content of a file is

@@ -2,6 +2,8 @@ package template_test
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -53,6 +55,33 @@ func TestParse(t *testing.T) {
 	}
 	if all, err := template.Parse(nil, nil); err != nil || len(all) > 0 {
 		t.Errorf("%v %v", all, err)
+	}
+}
+
+// TestLoad reads a file that replaces a template and adds one.
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	file := write("templates.yaml", "workflow_templates:\n  api: {files: [main.py]}\n  static-website: {}\n")
+	write("api/main.py", "print(1)\n")
+	all, err := template.Load(file)
+	if err != nil || len(all) != 4 || all[0].Name != "api" || string(all[0].Files[0].Content) != "print(1)\n" || all[3].Name != "static-website" || len(all[3].Files) > 0 {
+		t.Errorf("%+v %v", all, err)
+	}
+	for _, bad := range []string{filepath.Join(dir, "nothing.yaml"), write("bad.yaml", "a: [")} {
+		if _, err := template.Load(bad); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "workflows.templates") {
+			t.Errorf("%s: %v", bad, err)
+		}
 	}
 }
 
