@@ -17,7 +17,7 @@ func (n *Node) openWorkspaces() error {
 		Store: store.Workspaces(n.db), Sandboxes: n.fleet.Sandboxes(), Templates: n.templates, Volumes: n.volumes, Log: n.log.With("component", "workspaces"),
 		Network: n.packagesOnly(), Mongod: n.config.Workspaces.Mongod, MaxAwake: time.Duration(n.config.Sandboxes.Max),
 	})
-	templates, err := template.Load(n.config.Workflows.Templates)
+	templates, err := template.Load(n.config.Workspaces.Workflows)
 	n.workflows = workflow.New(workflow.Options{Store: store.Workflows(n.db), Workspaces: n.workspaces, Templates: templates, Events: n.Events(), Log: n.log.With("component", "workflows")})
 	return err
 }

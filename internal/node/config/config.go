@@ -79,19 +79,14 @@ type Config struct {
 	SSH        ssh.Settings `toml:"ssh" envPrefix:"SSH_"`
 	Apps       app.Settings `toml:"apps" envPrefix:"APPS_"`
 	Workspaces Workspaces   `toml:"workspaces" envPrefix:"WORKSPACES_"`
-	Workflows  Workflows    `toml:"workflows" envPrefix:"WORKFLOWS_"`
 
 	Pools []Pool `toml:"pools" env:"POOLS" help:"warm sandboxes; in the environment: LANGUAGE=TARGET or TEMPLATE/LANGUAGE=TARGET:MAX, with commas between; none switches them off"`
 }
 
-// Workflows configures workflows.
-type Workflows struct {
-	Templates string `toml:"templates" env:"TEMPLATES" help:"YAML file with templates of workflows, beside engi's own; directories beside it that are called as templates have the content of their files"`
-}
-
-// Workspaces configures the services of workspaces.
+// Workspaces configures the services of workspaces, and workflows in them.
 type Workspaces struct {
-	Mongod string `toml:"mongod" env:"MONGOD" help:"template that contains mongod, which then serves new mongodb services instead of FerretDB; empty means FerretDB"`
+	Mongod    string `toml:"mongod" env:"MONGOD" help:"template that contains mongod, which then serves new mongodb services instead of FerretDB; empty means FerretDB"`
+	Workflows string `toml:"workflow_templates" env:"WORKFLOW_TEMPLATES" help:"YAML file with templates of workflows, beside engi's own; directories beside it that are called as templates have the content of their files"`
 }
 
 // TLS configures HTTPS.

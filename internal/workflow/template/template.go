@@ -94,11 +94,11 @@ func Load(file string) ([]engi.WorkflowTemplate, error) {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, engi.Errorf(engi.Invalid, "workflows.templates: %v", err)
+		return nil, engi.Errorf(engi.Invalid, "workspaces.workflow_templates: %v", err)
 	}
 	theirs, err := Parse(text, os.DirFS(filepath.Dir(file)))
 	if err != nil {
-		return nil, engi.Errorf(engi.KindOf(err), "workflows.templates: %w", err)
+		return nil, engi.Errorf(engi.KindOf(err), "workspaces.workflow_templates: %w", err)
 	}
 	for _, t := range theirs {
 		all = slices.DeleteFunc(all, func(own engi.WorkflowTemplate) bool { return own.Name == t.Name })

@@ -79,7 +79,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%+v %v", all, err)
 	}
 	for _, bad := range []string{filepath.Join(dir, "nothing.yaml"), write("bad.yaml", "a: [")} {
-		if _, err := template.Load(bad); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "workflows.templates") {
+		if _, err := template.Load(bad); !engi.Is(err, engi.Invalid) || !strings.Contains(err.Error(), "workspaces.workflow_templates") {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
