@@ -126,3 +126,19 @@ func ExampleClient_DeleteWorkflow() {
 	// <nil>
 	// true
 }
+
+func ExampleClient_WorkflowTemplates() {
+	c, stop := connect()
+	defer stop()
+	ctx := context.Background()
+	for _, t := range must(c.WorkflowTemplates(ctx)) {
+		fmt.Println(t.Name, t.Services, len(t.Criteria))
+	}
+	w := must(c.CreateWorkflow(ctx, v1.WorkflowRequest{Workspace: "site", Template: "static-website", Criteria: []string{"Opening hours"}}))
+	fmt.Println(w.Criteria[4:])
+	// Output:
+	// database-schema [postgres] 5
+	// fullstack-app [postgres redis] 5
+	// static-website [] 5
+	// [Responsive design Opening hours]
+}

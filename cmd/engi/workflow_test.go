@@ -31,6 +31,25 @@ func TestWorkflowCommands(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &x); err != nil || x.Name != "page" || x.Reviewer != "bob" || x.MaxRevisions != 2 || x.Limits.Review.String() != "24h0m0s" {
 		t.Fatalf("%v in %s", err, out)
 	}
+	if out, _ := run(0, "templates"); !strings.Contains(out, "static-website") || !strings.Contains(out, "postgres redis") {
+		t.Errorf("%s", out)
+	}
+	out, _ = run(0, "create", "site", "--template", "static-website", "-c", "Hours", "--reviewer", "bob")
+	site := strings.TrimSpace(out)
+	if out, _ := run(0, "show", site); !strings.Contains(out, "criterion  Accessibility\n") || !strings.Contains(out, "criterion  Hours\n") {
+		t.Errorf("%s", out)
+	}
+	space(0, "", "share", "site", "bob", "--role", "reviewer")
+	run(0, "submit", site)
+	if _, said := other(1, "review", site, "approve", "--revision", "1", "--met", "Hours"); !strings.Contains(said, "HTML validity") {
+		t.Errorf("%s", said)
+	}
+	if out, _ := other(0, "review", site, "approve", "--revision", "1", "--all-met", "--unmet", "Hours: Sunday is missing"); out != "approved\n" {
+		t.Errorf("%q", out)
+	}
+	if out, _ := run(0, "feedback", site); !strings.Contains(out, "criterion  Hours: not met. Sunday is missing\n") || !strings.Contains(out, "criterion  Accessibility: met") {
+		t.Errorf("%s", out)
+	}
 	if out, _ := run(0, "create", "shop"); !strings.HasPrefix(out, "wfl_") || strings.Count(out, "\n") != 1 {
 		t.Errorf("%q", out)
 	}

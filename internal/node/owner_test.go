@@ -260,7 +260,8 @@ func TestEveryFieldKeepsOwnersApart(t *testing.T) {
 	}
 	// These name no object of an owner's.
 	shared := map[string]string{
-		"chat agent": "agents are everybody's", "chat model": "models are everybody's", "start-run model": "models are everybody's",
+		"create-workflow template": "templates of workflows are everybody's",
+		"chat agent":               "agents are everybody's", "chat model": "models are everybody's", "start-run model": "models are everybody's",
 		"act-on-ui agent": "agents are everybody's", "act-on-ui model": "models are everybody's", "edit-app model": "models are everybody's", "edit-app judge.model": "models are everybody's",
 		"list-function-runs ?function": "functions are everybody's", "replay-event function": "functions are everybody's",
 		"add-document package": "a name in the owner's documents", "search-documents ?package": "a name in the owner's documents",

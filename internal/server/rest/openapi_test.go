@@ -589,6 +589,7 @@ func answersOfWorkspaces(t *testing.T, do func(method, path, body string, header
 // answersOfWorkflows asks for everything about workflows.
 func answersOfWorkflows(t *testing.T, do func(method, path, body string, header ...string) *httptest.ResponseRecorder) {
 	b := "/v1/workflows/" + newWorkflow(t, do).ID
+	do("GET", "/v1/workflow-templates", "")
 	do("GET", "/v1/workflows?workspace=flows&stage=creation", "")
 	do("GET", b+"/feedback", "")
 	do("POST", b+"/submit", `{"notes":"done"}`)

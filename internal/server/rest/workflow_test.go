@@ -1,6 +1,8 @@
 package rest_test
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,4 +85,39 @@ func TestWorkflows(t *testing.T) {
 		t.Errorf("%d %s", rec.Code, rec.Body)
 	}
 	refused(t, ask(t, w, "GET", one, ""), 404, engi.NotFound)
+}
+
+// TestWorkflowTemplates makes a workspace from a template, and answers the criteria of its reviews.
+func TestWorkflowTemplates(t *testing.T) {
+	w := newFixture(t, nil)
+	all := read[v1.List[v1.WorkflowTemplate]](t, ask(t, w, "GET", "/v1/workflow-templates", ""), 200).Items
+	if len(all) != 3 || all[2].Name != "static-website" || all[2].Preview != "static" || len(all[2].Files) != 3 || len(all[1].Services) != 2 {
+		t.Errorf("%+v", all)
+	}
+	refused(t, ask(t, w, "POST", "/v1/workflows", `{"workspace":"site","template":"nothing"}`), 404, engi.NotFound)
+	x := read[v1.Workflow](t, ask(t, w, "POST", "/v1/workflows", `{"workspace":"site","template":"static-website","criteria":["Hours"]}`), 201)
+	if len(x.Criteria) != 6 || x.Criteria[5] != "Hours" {
+		t.Errorf("%+v", x)
+	}
+	if space := read[v1.Workspace](t, ask(t, w, "GET", "/v1/workspaces/site", ""), 200); space.ID != x.WorkspaceID || space.Revision != 1 || space.Owner != "ann" {
+		t.Errorf("%+v", space)
+	}
+	path := "/v1/workflows/" + x.ID
+	read[v1.Workflow](t, ask(t, w, "POST", path+"/submit", ""), 200)
+	p := refused(t, ask(t, w, "POST", path+"/review", `{"decision":"send_back","criteria":[{"criterion":"Hours","met":false}]}`), 400, engi.Invalid)
+	if !strings.Contains(p.Remedy, "HTML validity") || strings.Contains(p.Remedy, "Hours") {
+		t.Errorf("%s", p.Remedy)
+	}
+	var q v1.ReviewRequest
+	q.Decision = "send_back"
+	for _, c := range x.Criteria {
+		q.Criteria = append(q.Criteria, v1.CriterionResult{Criterion: c, Met: c != "Hours", Comment: "seen"})
+	}
+	body, err := json.Marshal(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x = read[v1.Workflow](t, ask(t, w, "POST", path+"/review", string(body)), 200); gocmp.Diff(q.Criteria, x.Review.Criteria) != "" {
+		t.Errorf("%+v", x.Review)
+	}
 }
