@@ -40,7 +40,7 @@ var records = []string{
 		iif(i % 3 = 1, '{"action":"a","data":{}}', iif(i % 3 = 2, '{"run_id":"run_a","patches":[{"selector":"p","text":"' || i || '"}]}', '{"run_id":"run_a","state":"done"}')), ''`,
 	`pages SELECT 'ses_' || $id, 'ann', 10000000 + ?1, 10000001, 0, $time, '{}', '<p>page</p>'`,
 	`operations SELECT NULL, 'opn_' || $id, 'ann', 'template.build', 'x', 'done', 1, $time, $time, '', '{}'`,
-	`approvals SELECT NULL, 'apv_' || $id, 'ann', 'sbx_' || $id, 'x', 443, 'GET', '/', '[]', '', x'', 0, '', '', 'expired', $time, $time, $time, '', '', 0, 0, 0, x'', x'', x''`,
+	`approvals SELECT NULL, 'apv_' || $id, 'ann', 'sbx_' || $id, 'x', 443, 'GET', '/', '[]', '', x'', 0, '', '', 'expired', $time, $time, $time, '', '', 0, 0, 0, x'', x'', x'', 0, 0, ''`,
 	`ssh_keys SELECT NULL, 'ssh_' || $id, 'ann', 'name' || i, 'ssh-ed25519 AAAA', 'SHA256:' || $id, $time, 0`,
 	`docs SELECT NULL, 'doc_' || $id, 'd:ann', 'package', 'place' || i, 'title ' || i, 10, 0, '{"owner":"ann","state":"ready","chunks":1}'`,
 	`docs_pieces (record, hash, headings, anchor, body, embedder) SELECT (SELECT seq FROM docs WHERE id = 'doc_' || $id), '', '[]', '', 'some words about thing' || i, ''`,
